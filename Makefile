@@ -1,0 +1,35 @@
+# Needs Python 3.11 (PYTHON=… for another name of it); everything else is installed into .venv by the first target run.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+SETUP := $(VENV)/.installed
+
+.PHONY: demo test test-slow lint bench setup clean
+.DEFAULT_GOAL := demo
+
+setup: $(SETUP)
+
+# Installed again only when the requirements change.
+$(SETUP): requirements.txt
+	@command -v $(PYTHON) >/dev/null || { echo "raysim needs $(PYTHON); say PYTHON=/path/to/python3.11 if it has another name" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+demo: $(SETUP)
+	@cluster/demo.sh $(BIN)
+
+test: $(SETUP) lint
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(SETUP)
+	$(BIN)/python -m pytest -m slow
+
+lint: $(SETUP)
+	$(BIN)/ruff check .
+
+bench: $(SETUP)
+	$(BIN)/python benchmarks/fedavg.py
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,14 @@
+#!/usr/bin/env python
+"""FedAvg with 100 clients, 10 of them active a round, two classes each:  ray job submit jobs/fedavg_100clients.py
+
+Takes every flag of `python -m raysim run`; after `--` when given to `ray job submit`.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as a job, only jobs/ is on the path
+
+from raysim.__main__ import job
+
+job(method="fedavg", dataset="shapes", clients=100, active=10, rounds=30, partition="classes", classes_per_client=2)

@@ -1,0 +1,128 @@
+"""The command line: `python -m raysim run …`; jobs/*.py use the same flags through `job`."""
+
+import signal
+import sys
+
+from rich.console import Console
+
+from raysim import methods
+from raysim.config import RunConfig, load_layers, resolve
+from raysim.errors import InputError, RaysimError
+from raysim.observe.progress import Reporter, duration
+from raysim.presets import PRESETS
+from raysim.settings import from_command_line, help_lines, nearest
+
+COMMANDS = {
+    "run": "run a simulation",
+    "plan": "print the placement plan of a configuration and stop",
+    "report": "write the HTML report of run directories again",
+    "methods": "the methods there are",
+    "datasets": "the datasets there are",
+    "models": "the models there are",
+    "presets": "the papers' settings by name",
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """`python -m raysim COMMAND …`; gives the exit code."""
+    return _guarded(_command, sys.argv[1:] if arguments is None else arguments)
+
+
+def job(**defaults) -> None:
+    """A job file's whole content: `run` with other defaults; takes the same flags, exits with the same codes."""
+    sys.exit(_guarded(lambda words: _run(words, defaults), sys.argv[1:]))
+
+
+def _guarded(function, words: list[str]) -> int:
+    """Errors meant for people become one line on stderr and their exit code; an interrupt becomes 130."""
+    error_console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `ray job stop` and batch systems
+    try:
+        function(words)
+    except RaysimError as error:
+        if trace := getattr(error, "traceback", ""):
+            error_console.print(trace.rstrip())
+        error_console.print(f"raysim: {error}")
+        return error.exit_code
+    except KeyboardInterrupt:
+        error_console.print("raysim: interrupted")
+        return 130
+    return 0
+
+
+def _command(words: list[str]) -> None:
+    reporter = Reporter()
+    command, rest = (words[0], words[1:]) if words else ("--help", [])
+    if command in ("-h", "--help", "help"):
+        lines = [f"  {name:10} {what}" for name, what in COMMANDS.items()]
+        last = "raysim run --help lists the settings"
+        reporter.say("\n".join(["usage: raysim COMMAND [settings]", "", *lines, "", last]))
+    elif command == "run":
+        _run(rest, {})
+    elif command == "plan":
+        _plan(rest, reporter)
+    elif command == "report":
+        from raysim.observe.report import write_report
+
+        for path in rest or [""]:
+            reporter.say(f"wrote {write_report(path)}")
+    elif command in COMMANDS:
+        reporter.say("\n".join(f"  {name:16} {about}" for name, about in _listing(command)))
+    else:
+        raise InputError(f"unknown command '{command}'{nearest(command, COMMANDS, '; see `raysim --help`')}")
+
+
+def _listing(command: str) -> list[tuple[str, str]]:
+    if command == "methods":
+        return [(name, methods.describe(name)) for name in methods.names()]
+    if command == "presets":
+        return [(name, preset.about) for name, preset in PRESETS.items()]
+    if command == "models":
+        from raysim import models
+
+        return models.names()
+    from raysim.data import catalogue
+
+    return catalogue()
+
+
+def _config(words: list[str], defaults: dict[str, object]) -> RunConfig | None:
+    """The configuration the words ask for; None if they ask for help."""
+    if {"-h", "--help"} & set(words):
+        lines = ["settings (as --flags, or lines of a TOML file given with --config):", *help_lines(RunConfig)]
+        lines += [f"  {'--preset':28} start from a paper's settings; `raysim presets`"]
+        lines += [f"  {'--config':28} a TOML file of settings"]
+        for name in methods.names()[1:]:
+            lines += ["", f"{methods.describe(name)}", *help_lines(methods.part_class(name), f"{name}.")]
+        Reporter().say("\n".join(lines))
+        return None
+    return resolve(load_layers(from_command_line(words), defaults))
+
+
+def _run(words: list[str], defaults: dict[str, object]) -> None:
+    if (config := _config(words, defaults)) is None:
+        return
+    from raysim.run import run
+
+    reporter = Reporter()
+    out, summary = run(config, reporter)
+    reporter.say(
+        f"done: accuracy {100 * summary['final_accuracy']:.2f} % (best {100 * summary['best_accuracy']:.2f} %) "
+        f"after {summary['rounds']} rounds in {duration(summary['seconds'])}\n"
+        f"model sha256 {summary['model_sha256']}\nreport: {out / 'report.html'}"
+    )
+
+
+def _plan(words: list[str], reporter: Reporter) -> None:
+    if (config := _config(words, {})) is None:
+        return
+    from raysim.engine import cluster
+    from raysim.run import plan_for, prepare
+
+    dataset, dealt = prepare(config)
+    with cluster.connected():
+        reporter.say(plan_for(config, dataset, dealt).describe())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

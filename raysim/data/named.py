@@ -1,0 +1,185 @@
+"""The datasets one knows by name: where they are looked for, how they are read, what their classes are called.
+
+In this order: DIR/NAME/*.parquet, torchvision's layout in DIR, the folder of Debian's dataset packages; then, if asked,
+torchvision's own download. CIFAR, SVHN and CelebA in torchvision's layout go through torchvision, which checks MD5 sums
+before it reads (and, for CIFAR, unpickles); the MNIST family is read here, without torch.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from raysim.compat import import_torchvision
+from raysim.data import idx, images, parquet
+from raysim.data.dataset import Found, Source, check_labels, wrong
+
+DEBIAN = Path("/usr/share/datasets")  # Debian's dataset-fashion-mnist puts its files into fashion-mnist/ here
+DIGITS = tuple("0123456789")
+FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
+CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CIFAR100 = """apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
+    caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant
+    flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree
+    motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate
+    poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider
+    squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle
+    wardrobe whale willow_tree wolf woman worm"""
+
+
+@dataclass(frozen=True)
+class Named:
+    about: str
+    class_names: tuple[str, ...]
+    layout: str  # what torchvision's layout has in DIR, if the dataset is there
+    download: Callable  # (torchvision.datasets, DIR): has torchvision fetch it there
+    read: Callable | None = None  # (torchvision.datasets, DIR) -> two Sources; none: idx files
+    idx_files: tuple[str, str] = ("train", "t10k")  # how their names begin, training and test
+    first_label: int = 0
+    upright: bool = True  # False: stored with rows and columns exchanged
+    label_column: str | None = None  # in Parquet files, if not the usual ones
+    image_size: int | None = None  # unless the user says another
+
+
+def _cifar(kind: str) -> Callable:
+    def read(datasets, root: Path) -> list[Source]:
+        splits = [getattr(datasets, kind)(root, train=train) for train in (True, False)]
+        return [_in_memory(np.moveaxis(split.data, 3, 1), np.array(split.targets)) for split in splits]
+
+    return read
+
+
+def _svhn(datasets, root: Path) -> list[Source]:
+    splits = [datasets.SVHN(root, split=split) for split in ("train", "test")]
+    return [_in_memory(split.data, split.labels) for split in splits]
+
+
+def _celeba(datasets, root: Path) -> list[Source]:
+    sources = []
+    for split in (datasets.CelebA(root, split=split) for split in ("train", "test")):
+        files = [root / "celeba" / "img_align_celeba" / name for name in split.filename]
+        smiling = split.attr[:, split.attr_names.index("Smiling")].numpy().astype(np.int64)
+        sources.append(Source(smiling, images.reader(files)))
+    return sources
+
+
+DATASETS = {
+    "mnist": Named(
+        "handwritten digits, 60,000 + 10,000 grey 28x28",
+        DIGITS,
+        "MNIST/raw",
+        lambda datasets, root: datasets.MNIST(root, download=True),
+    ),
+    "fashion_mnist": Named(
+        "clothes, 60,000 + 10,000 grey 28x28; Debian: apt install dataset-fashion-mnist",
+        FASHION,
+        "FashionMNIST/raw",
+        lambda datasets, root: datasets.FashionMNIST(root, download=True),
+    ),
+    "emnist": Named(
+        "handwritten letters (26 classes), 124,800 + 20,800 grey 28x28",
+        LETTERS,
+        "EMNIST/raw",
+        lambda datasets, root: datasets.EMNIST(root, split="letters", download=True),
+        idx_files=("emnist-letters-train", "emnist-letters-test"),
+        first_label=1,
+        upright=False,
+    ),
+    "cifar10": Named(
+        "photographs in 10 classes, 50,000 + 10,000 RGB 32x32",
+        CIFAR10,
+        "cifar-10-batches-py",
+        lambda datasets, root: datasets.CIFAR10(root, download=True),
+        read=_cifar("CIFAR10"),
+    ),
+    "cifar100": Named(
+        "photographs in 100 classes, 50,000 + 10,000 RGB 32x32",
+        tuple(CIFAR100.split()),
+        "cifar-100-python",
+        lambda datasets, root: datasets.CIFAR100(root, download=True),
+        read=_cifar("CIFAR100"),
+    ),
+    "svhn": Named(
+        "street-view house numbers, 73,257 + 26,032 RGB 32x32",
+        DIGITS,
+        "train_32x32.mat",
+        lambda datasets, root: [datasets.SVHN(root, split=split, download=True) for split in ("train", "test")],
+        read=_svhn,
+    ),
+    "celeba": Named(
+        "faces, smiling or not, 162,770 + 19,962 RGB, resized to 84x84 unless --image-size",
+        ("not smiling", "smiling"),
+        "celeba",
+        lambda datasets, root: datasets.CelebA(root, download=True),
+        read=_celeba,
+        label_column="Smiling",
+        image_size=84,
+    ),
+}
+
+
+def find(name: str, data: str | Path | None = None, download: bool = False) -> Found:
+    """The dataset of that name, wherever it is; `data` is DIR (default: RAYSIM_DATA, or the folder data)."""
+    named = DATASETS[name]
+    root = Path(data or os.environ.get("RAYSIM_DATA") or "data").expanduser()
+    if parquet.has_files(root / name):
+        columns = (named.label_column,) if named.label_column else parquet.LABEL_COLUMNS
+        return parquet.find(root / name, named.class_names, columns, named.first_label)
+    debian = DEBIAN / name.replace("_", "-")
+    found = _read(named, root, debian)
+    if found is None and download:
+        _download(name, named, root)
+        found = _read(named, root, debian)
+    if found is None:
+        places = [root / name / "*.parquet", root / named.layout, *([] if named.read else [debian])]
+        looked = ", ".join(str(place) for place in places)
+        raise wrong(f"{name} was not found (looked for {looked}); give --data DIR, set RAYSIM_DATA, or add --download")
+    return found
+
+
+def _read(named: Named, root: Path, debian: Path) -> Found | None:
+    if named.read is None:
+        for folder in (root / named.layout, root / named.layout / "gzip", debian):
+            if splits := _idx_splits(named, folder):
+                return Found(named.class_names, *splits)
+        return None
+    if not (root / named.layout).exists():
+        return None
+    try:
+        return Found(named.class_names, *named.read(import_torchvision().datasets, root))
+    except Exception as error:  # torchvision meets broken files with many kinds of exception
+        place = root / named.layout
+        raise wrong(f"{place}: torchvision cannot read it ({error}); delete it, then give --download") from error
+
+
+def _idx_splits(named: Named, folder: Path) -> list[Source] | None:
+    """Training and test split from the four idx files in a folder; none if none of them is there."""
+    names = [f"{split}-{kind}-ubyte" for split in named.idx_files for kind in ("images-idx3", "labels-idx1")]
+    places = [next((path for path in (folder / n, folder / f"{n}.gz") if path.is_file()), None) for n in names]
+    if not any(places):
+        return None
+    if None in places:
+        raise wrong(f"{folder / names[places.index(None)]}: missing beside the others; complete or delete that folder")
+    splits = []
+    for pixels, labels in (places[:2], places[2:]):
+        x, y = idx.read_images(pixels), idx.read_labels(labels).astype(np.int64)
+        if len(x) != len(y):
+            raise wrong(f"{pixels}: {len(x)} images, but {len(y)} labels in {labels.name}; replace both files")
+        check_labels(y, len(named.class_names), str(labels), named.first_label)
+        x = x if named.upright else x.transpose(0, 2, 1)
+        splits.append(_in_memory(x[:, None], y - named.first_label))
+    return splits
+
+
+def _in_memory(x: np.ndarray, y: np.ndarray) -> Source:
+    return Source(y.astype(np.int64), lambda rows, image_size: images.resize(x[rows], image_size))
+
+
+def _download(name: str, named: Named, root: Path) -> None:
+    try:
+        named.download(import_torchvision().datasets, root)
+    except Exception as error:  # no network, no space, a server's answer, a missing package: torchvision says which
+        raise wrong(f"{name}: download to {root} failed ({error}); fetch it elsewhere and give --data DIR") from error

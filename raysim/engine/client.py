@@ -1,0 +1,152 @@
+"""One client's work: its data, its state, and the one local training loop all methods share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from raysim.config import RunConfig
+from raysim.engine.flat import FlatModel
+from raysim.rng import stream
+
+PERSONAL = "personal"  # key of a client's own parameters in its state, beside the parts' names
+
+
+def to_device(value, device: torch.device):
+    """Arrays (nested in dicts and lists) as tensors with memory of their own; the rest as it is.
+
+    The copy matters: what comes out of the object store is shared by all processes of the node.
+    """
+    if isinstance(value, np.ndarray):
+        return torch.tensor(value, device=device)
+    if isinstance(value, dict):
+        return {k: to_device(v, device) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(to_device(v, device) for v in value)
+    return value
+
+
+def to_host(value):
+    """The way back: tensors as arrays."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu().numpy()
+    if isinstance(value, dict):
+        return {k: to_host(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(to_host(v) for v in value)
+    return value
+
+
+def size_in_bytes(value) -> int:
+    """What sending it would cost: arrays by their bytes, numbers as 8."""
+    if isinstance(value, np.ndarray | torch.Tensor):
+        return value.nbytes
+    if isinstance(value, dict):
+        return sum(size_in_bytes(v) for v in value.values())
+    if isinstance(value, list | tuple):
+        return sum(size_in_bytes(v) for v in value)
+    return 8
+
+
+@dataclass
+class Step:
+    """One local step as the parts see it; `real_x, real_y` are the batch before any part changed it."""
+
+    x: torch.Tensor
+    y: torch.Tensor
+    real_x: torch.Tensor
+    real_y: torch.Tensor
+    features: torch.Tensor
+    logits: torch.Tensor
+    ce: torch.Tensor
+
+
+@dataclass
+class Client:
+    """What a part's client hooks are given. Only `state` outlives the round."""
+
+    id: int
+    t: int
+    config: RunConfig
+    classes: int
+    model: FlatModel
+    global_weights: torch.Tensor  # flat, as broadcast
+    x: torch.Tensor  # all its images, normalised, on the device
+    y: torch.Tensor
+    broadcast: dict[str, dict]  # part -> what its server side sent
+    state: dict[str, dict]  # part -> what it keeps
+    had_state: bool = False  # at the start of this pass
+
+    @property
+    def samples(self) -> int:
+        return len(self.y)
+
+    @property
+    def global_parameters(self) -> list[torch.Tensor]:
+        """The broadcast parameters, in the order of `model.parameters`."""
+        return [self.model.view(self.global_weights, name) for name in self.model.parameter_names]
+
+    def stream(self, purpose: str) -> np.random.Generator:
+        """The client's own draws of this round; a part says `client.stream(f"{self.name}/noise")`."""
+        return stream(self.config.seed, purpose, self.t, self.id)
+
+    def batches(self) -> Iterator[torch.Tensor]:
+        """Index tensors of the local steps: every epoch a new order, the last batch as large as it is."""
+        config = self.config
+        per_epoch = math.ceil(self.samples / config.batch_size)
+        steps = config.local_steps or config.local_epochs * per_epoch
+        draw = self.stream("batches")
+        for step in range(steps):
+            at = step % per_epoch
+            if at == 0:
+                order = torch.from_numpy(draw.permutation(self.samples)).to(self.y.device)
+            yield order[at * config.batch_size : (at + 1) * config.batch_size]
+
+
+def make_optimizer(model: FlatModel, config: RunConfig, t: int) -> torch.optim.Optimizer:
+    """Fresh for every client and round; element-wise, so that one flat parameter is all it needs."""
+    lr = config.learning_rate(t)
+    if config.optimizer == "adam":
+        return torch.optim.Adam([model.flat_parameter], lr=lr, weight_decay=config.weight_decay, fused=True)
+    return torch.optim.SGD(
+        [model.flat_parameter], lr=lr, momentum=config.momentum, weight_decay=config.weight_decay, fused=True
+    )
+
+
+def train(client: Client) -> dict[str, float]:
+    """The local steps. The model holds the trained weights afterwards; returns each loss term's mean."""
+    model, parts = client.model, client.config.parts
+    module = model.module
+    module.train()
+    for part in parts:
+        part.begin(client)
+    optimizer = make_optimizer(model, client.config, client.t)
+    totals: dict[str, torch.Tensor] = {}
+    steps = 0
+    for indices in client.batches():
+        x, y = real_x, real_y = client.x[indices], client.y[indices]
+        for part in parts:
+            x, y = part.batch(client, x, y)
+        features = module.features(x)
+        logits = module.head(features)
+        ce = F.cross_entropy(logits, y)
+        step = Step(x, y, real_x, real_y, features, logits, ce)
+        loss = ce * math.prod(part.ce_weight(client) for part in parts)
+        terms = {"ce": ce}
+        for part in parts:
+            if (term := part.loss(client, step)) is not None:
+                loss = loss + term
+                terms[part.name] = term
+        model.gradients.zero_()
+        loss.backward()
+        optimizer.step()
+        steps += 1
+        for name, term in terms.items():  # on the device: no transfer per step
+            totals[name] = totals.get(name, 0) + term.detach()
+    module.eval()
+    return {name: total.item() / steps for name, total in totals.items()}

@@ -1,0 +1,55 @@
+"""Getting a Ray cluster: the one RAY_ADDRESS names, or a local one of our own that ends with the run."""
+
+import logging
+import os
+import secrets
+from contextlib import contextmanager
+from pathlib import Path
+
+import ray
+
+from raysim.engine.plan import Node
+from raysim.errors import RaysimError
+
+ROOT = str(Path(__file__).resolve().parents[2])
+
+
+def worker_environment() -> dict[str, str]:
+    """What actors need beside Ray's own: the path raysim was imported from, and reproducible cuBLAS."""
+    path = [ROOT] + [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != ROOT]
+    return {"PYTHONPATH": os.pathsep.join(path), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+
+
+@contextmanager
+def connected():
+    """Attach to RAY_ADDRESS, or start a local Ray; leave or stop it in the end."""
+    address = os.environ.get("RAY_ADDRESS")
+    options = {"runtime_env": {"env_vars": worker_environment()}, "logging_level": logging.ERROR}
+    if not address:
+        # Nobody else on this machine can run code in our Ray: its token is known to this process and its children.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        if "RAY_AUTH_MODE" not in os.environ:
+            os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        options["include_dashboard"] = False
+    try:
+        ray.init(address=address or "local", **options)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        where = f"RAY_ADDRESS={address}" if address else "a local Ray"
+        raise RaysimError(f"cannot connect to {where}: {reason}") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def nodes() -> list[Node]:
+    """The living nodes, the driver's own first, so that the server is close to the record of the run."""
+    here = ray.get_runtime_context().get_node_id()
+    alive = [n for n in ray.nodes() if n["Alive"]]
+    found = [
+        Node(n["NodeID"], n["Resources"].get("CPU", 0.0), int(n["Resources"].get("GPU", 0)),
+             int(n["Resources"].get("memory", 0)))
+        for n in alive
+    ]  # fmt: skip
+    return sorted(found, key=lambda n: (n.id != here, n.id))

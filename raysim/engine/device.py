@@ -1,0 +1,42 @@
+"""Which device an actor computes on, and the settings of torch that decide the last bits of its results."""
+
+import platform
+
+import ray
+import torch
+
+from raysim.config import RunConfig
+
+
+def prepare_torch(config: RunConfig) -> torch.device:
+    """Set threads and determinism, and give the device: the GPU Ray assigned, or the CPU.
+
+    Ray derives OMP_NUM_THREADS from an actor's CPUs, and results depend on the thread count: so it is set here.
+    """
+    torch.set_num_threads(config.threads)
+    # Under Ray an actor without a GPU share still sees every GPU of a machine; it must not use them.
+    has_gpu = bool(ray.get_gpu_ids()) if ray.is_initialized() else True
+    if not (has_gpu and torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not config.fast_nondeterministic:
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.benchmark = False
+    return torch.device("cuda", 0)  # Ray hides the others
+
+
+def fingerprint(device: torch.device) -> dict[str, object]:
+    """What results may depend on: equal hashes are promised between equal fingerprints."""
+    gpu = device.type == "cuda"
+    return {
+        "device": torch.cuda.get_device_name(device) if gpu else "cpu",
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "machine": platform.machine(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda if gpu else None,
+    }
+
+
+def assigned_gpus() -> list[int]:
+    """The GPUs Ray gave this actor."""
+    return [int(i) for i in ray.get_gpu_ids()] if ray.is_initialized() else []

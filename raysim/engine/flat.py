@@ -1,0 +1,69 @@
+"""A model whose weights are one vector: loading, averaging and the optimiser step each become one operation."""
+
+from fnmatch import fnmatch
+
+import numpy as np
+import torch
+from torch import nn
+
+
+class FlatModel:
+    """A module laid over two flat float32 buffers, `weights` (parameters, then floating buffers) and `gradients`.
+
+    >>> model = FlatModel(nn.Linear(2, 1), torch.device("cpu"))
+    >>> model.load(torch.tensor([1.0, 2.0, 3.0]))
+    >>> model.module(torch.tensor([10.0, 10.0])).item()
+    33.0
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device):
+        self.module = module.to(device)
+        self.device = device
+        parameters = dict(module.named_parameters())
+        floating = {n: b for n, b in module.named_buffers() if b.is_floating_point()}
+        self.integer_buffers = {n: b for n, b in module.named_buffers() if not b.is_floating_point()}
+        self.spans: dict[str, tuple[int, torch.Size]] = {}  # name -> where it starts, its shape
+        size = 0
+        for name, tensor in (parameters | floating).items():
+            self.spans[name] = (size, tensor.shape)
+            size += tensor.numel()
+        trainable = sum(p.numel() for p in parameters.values())
+        self.weights = torch.empty(size, dtype=torch.float32, device=device)
+        self.gradients = torch.zeros(trainable, dtype=torch.float32, device=device)
+        for name, tensor in (parameters | floating).items():
+            view = self.view(self.weights, name)
+            view.copy_(tensor.detach())
+            if name in parameters:
+                tensor.data = view
+                tensor.grad = self.view(self.gradients, name)
+            else:
+                owner, _, leaf = name.rpartition(".")
+                module.get_submodule(owner)._buffers[leaf] = view
+        self.parameters = list(parameters.values())
+        self.parameter_names = list(parameters)
+        # The optimiser sees one parameter that shares memory with all of them.
+        self.flat_parameter = nn.Parameter(self.weights[:trainable])
+        self.flat_parameter.grad = self.gradients
+
+    def view(self, flat: torch.Tensor, name: str) -> torch.Tensor:
+        """The part of a flat vector that belongs to one parameter or buffer, in its shape."""
+        start, shape = self.spans[name]
+        return flat[start : start + shape.numel()].view(shape)
+
+    def load(self, flat: torch.Tensor) -> None:
+        self.weights.copy_(flat)
+
+    def personal_mask(self, patterns: tuple[str, ...]) -> torch.Tensor | None:
+        """Which elements the patterns name (parameters and floating buffers), or None for none."""
+        matched = [n for n in self.spans if any(fnmatch(n, p) for p in patterns)]
+        if not matched:
+            return None
+        mask = torch.zeros_like(self.weights, dtype=torch.bool)
+        for name in matched:
+            self.view(mask, name).fill_(True)
+        return mask
+
+    def export(self, flat: torch.Tensor) -> dict[str, np.ndarray]:
+        """Name -> array, as saved and hashed; integer buffers as they are here."""
+        arrays = {name: self.view(flat, name).cpu().numpy().copy() for name in self.spans}
+        return arrays | {name: b.cpu().numpy().copy() for name, b in self.integer_buffers.items()}

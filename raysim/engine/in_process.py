@@ -1,0 +1,49 @@
+"""The in-process runner: the same server and client code without Ray, for unit tests and debuggers."""
+
+import torch
+
+from raysim.engine.server import Server
+from raysim.engine.work import Answers, Pass, Queue
+from raysim.engine.worker import Worker
+
+
+class InProcess:
+    """Runs everything here. `workers` > 1 deals the groups to several workers, as actors would be."""
+
+    failures = 0  # nothing dies on its own here
+
+    def __init__(self, workers: int = 1):
+        self.workers_wanted = workers
+        self.threads_before = torch.get_num_threads()
+
+    def put(self, value):
+        return value
+
+    def start(self, federation) -> tuple[list[dict], int]:
+        self.server = Server(federation)
+        self.workers = [Worker(federation) for _ in range(self.workers_wanted)]
+        return [worker.hello()[0] for worker in self.workers], self.server.hello()[2]
+
+    def call_server(self, method: str, *arguments, returns: int = 1):
+        return getattr(self.server, method)(*arguments)
+
+    def get(self, value):
+        return value
+
+    def run(self, work: Pass) -> Answers:
+        answers = Answers()
+        queue = Queue(work.groups, work.costs, len(self.workers))
+        turn = 0
+        while queue:
+            worker = self.workers[turn % len(self.workers)]
+            answer = getattr(worker, work.method)(*work.arguments(queue.take()))
+            first, *rest = answer if work.returns > 1 else (answer,)
+            answers.first.append(first)
+            answers.rest.append(tuple(rest))
+            turn += 1
+        if work.summed:
+            answers.sums = [worker.collect()[1] for worker in self.workers]
+        return answers
+
+    def stop(self) -> None:
+        torch.set_num_threads(self.threads_before)

@@ -1,0 +1,44 @@
+"""What travels between driver, server and client actors."""
+
+from dataclasses import dataclass, field
+
+from raysim.errors import RaysimError
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """What the actors need to know for one pass over clients or test batches. Small: the arrays are references."""
+
+    t: int  # round, from 1
+    version: int  # a new one for every pass; actors keep what they fetched under it
+    weights: object  # reference to the server's models, a list of flat float32 arrays
+    extras: object = None  # reference to part -> what its `broadcast` gave
+    cohort: int = 1  # clients in this pass
+    total_weight: float = 1.0  # their aggregation weights together, as planned
+    route: dict[int, int] = field(default_factory=dict)  # client -> index of the model it trains, if not 0
+
+
+@dataclass(frozen=True)
+class ClientReport:
+    """What the driver hears of one client's pass."""
+
+    client: int
+    samples: int
+    terms: dict[str, float] = field(default_factory=dict)  # mean of each loss term over the local steps
+    bytes_up: int = 0
+    has_state: bool = False  # whether its state is among those this pass returned
+
+
+class RunFailure(RaysimError):
+    """Something in an actor went wrong. Carries the traceback as text, so that it survives the way to the driver."""
+
+    def __init__(self, message: str, traceback: str):
+        super().__init__(message, traceback)
+        self.message, self.traceback = message, traceback
+
+    def __str__(self):
+        return self.message
+
+
+class ClientFailure(RunFailure):
+    """A client's own code raised, or its update cannot be used."""

@@ -1,0 +1,182 @@
+"""The Ray runner: starts the plan's actors, hands out work as they ask for it, and replaces those that die."""
+
+import importlib
+
+import ray
+from ray.exceptions import RayActorError, RayTaskError
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from raysim.engine.messages import ClientFailure, RunFailure
+from raysim.engine.plan import Plan
+from raysim.engine.work import Answers, Pass, Queue
+from raysim.errors import PlanError
+
+PLACEMENT_SECONDS = 20
+TRIES = 5  # times a group of clients may take its actor down with it before the run stops
+
+
+class _Host:
+    """Holds a Worker or a Server. Imports it in the actor's own process: the driver needs no torch."""
+
+    def __init__(self, module: str, kind: str, federation):
+        self.held = getattr(importlib.import_module(module), kind)(federation)
+
+    def call(self, method: str, *arguments):
+        return getattr(self.held, method)(*arguments)
+
+
+@ray.remote(num_cpus=0)
+class ServerActor(_Host):
+    """The server of a run."""
+
+
+@ray.remote(num_cpus=0)
+class ClientActor(_Host):
+    """Hosts whichever clients it is given."""
+
+
+class Pool:
+    """The server actor and the client actors of one run.
+
+    A client actor adds up its clients' results over a whole pass and is asked for the sums at the end. If it dies
+    before that, all its groups of the pass are run again elsewhere: client work is pure, so nothing changes.
+    """
+
+    def __init__(self, plan: Plan, pinned: bool, on_event=lambda kind, **details: None):
+        self.plan, self.pinned, self.on_event = plan, pinned, on_event
+        self.placement, self.server, self.actors = None, None, []
+        self.failures = 0  # actors lost so far
+
+    def put(self, value):
+        return ray.put(value)
+
+    def get(self, reference):
+        """The value; what went wrong in an actor's code comes out with its own traceback."""
+        try:
+            return ray.get(reference)
+        except RayTaskError as error:
+            if isinstance(error.cause, ClientFailure):
+                raise error.cause from None
+            raise RunFailure(f"the run failed: {error.cause!r}", str(error)) from None
+
+    def start(self, federation) -> tuple[list[dict], int]:
+        """Place and start every actor; what each runs on, and the bytes of one model."""
+        self.federation = ray.put(federation)
+        selector = [{"ray.io/node-id": slot.node} for slot in self.plan.slots]
+        self.placement = placement_group(self.plan.bundles(), bundle_label_selector=selector)
+        if not self.placement.wait(PLACEMENT_SECONDS):
+            free = {k: round(v, 2) for k, v in sorted(ray.available_resources().items()) if k in ("CPU", "GPU")}
+            raise PlanError(
+                f"no room for {self.plan.actors} client actors within {PLACEMENT_SECONDS} s: asked for "
+                f"{self.plan.total()}, free {free or 'nothing'}; wait for other jobs, or use fewer --actors"
+            )
+        self.server = ServerActor.options(
+            name="server", num_gpus=self.plan.server_gpu, scheduling_strategy=self._slot(0)
+        ).remote("raysim.engine.server", "Server", self.federation)
+        self.actors = [self._start_actor(i) for i in range(self.plan.actors)]
+        hellos = [actor.call.remote("hello") for actor in [self.server, *self.actors]]
+        try:
+            server, *clients = self.get(hellos)
+        except RayActorError as error:
+            raise RunFailure("an actor could not start", str(error)) from None
+        self.server_gpus, self.gpus = server[1], [answer[1] for answer in clients]
+        return [answer[0] for answer in clients], server[2]
+
+    def call_server(self, method: str, *arguments, returns: int = 1):
+        """Reference(s) to what the server's method gives."""
+        return self.server.call.options(name=method, num_returns=returns).remote(method, *arguments)
+
+    def run(self, work: Pass) -> Answers:
+        """Pull the pass through the actors, until everything is done and collected."""
+        queue = Queue(work.groups, work.costs, self.plan.actors)
+        answers = Answers()
+        while queue:
+            done = self._hand_out(work, queue)
+            if work.summed:
+                done = self._collect(done, queue, answers)
+            for calls in done.values():
+                for _, first, rest in calls:
+                    answers.first.append(first)
+                    answers.rest.append(rest)
+        return answers
+
+    def stop(self) -> None:
+        """Give everything back to the cluster."""
+        for actor in [self.server, *self.actors] if self.server else []:
+            ray.kill(actor)
+        if self.placement:
+            remove_placement_group(self.placement)
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _hand_out(self, work: Pass, queue: Queue) -> dict[int, list]:
+        """Empty the queue. Actor -> its finished calls (groups, first value, references to the others)."""
+        idle = list(range(self.plan.actors))[::-1]
+        busy: dict = {}  # first reference -> (actor, groups, other references)
+        done: dict[int, list] = {i: [] for i in idle}
+        deaths: dict[int, int] = {}
+        pinned = self.pinned and work.states is not None
+        while queue or busy:
+            while queue and (idle or pinned):
+                groups = queue.take(only_one=pinned)
+                index = groups[0][0] if pinned else idle.pop()
+                call = self.actors[index].call.options(name=work.method, num_returns=work.returns)
+                references = call.remote(work.method, *work.arguments(groups))
+                first, *rest = references if work.returns > 1 else (references,)
+                busy[first] = (index, groups, tuple(rest))
+            (finished,), _ = ray.wait(list(busy), num_returns=1)
+            index, groups, rest = busy.pop(finished)
+            try:
+                done[index].append((groups, self.get(finished), rest))
+            except RayActorError as error:
+                first = groups[0][0]
+                deaths[first] = deaths.get(first, 0) + 1
+                if deaths[first] >= TRIES:
+                    who = "test batch" if work.states is None else "client"
+                    raise RunFailure(f"{who} {first} took its actor down {TRIES} times", str(error)) from None
+                self._replace(index, error)
+                # A summing actor takes its finished calls with it; other results are safe with the driver.
+                lost = done.pop(index) if work.summed else []
+                done.setdefault(index, [])
+                queue.give_back([g for call in lost for g in call[0]] + groups)
+            if not pinned:
+                idle.append(index)
+        return {index: calls for index, calls in done.items() if calls}
+
+    def _collect(self, done: dict[int, list], queue: Queue, answers: Answers) -> dict[int, list]:
+        """Ask every actor that worked for its sums; what a dead one held goes back into the queue."""
+        asked = {i: self.actors[i].call.options(name="collect", num_returns=2).remote("collect") for i in done}
+        kept = {}
+        for index, (count, sums) in asked.items():
+            groups = [g for call in done[index] for g in call[0]]
+            try:
+                summed = self.get(count)
+            except RayActorError as error:
+                self._replace(index, error)
+                queue.give_back(groups)
+                continue
+            expected = sum(len(g) for g in groups)
+            if summed != expected:
+                raise RunFailure(f"client actor {index} summed {summed} clients where {expected} were expected", "")
+            answers.sums.append(sums)
+            kept[index] = done[index]
+        return kept
+
+    def _slot(self, slot: int) -> PlacementGroupSchedulingStrategy:
+        return PlacementGroupSchedulingStrategy(self.placement, placement_group_bundle_index=slot)
+
+    def _start_actor(self, index: int):
+        return ClientActor.options(
+            num_cpus=self.plan.cpus_per_actor,
+            num_gpus=self.plan.gpus_per_actor,
+            scheduling_strategy=self._slot(self.plan.actor_slots[index]),
+        ).remote("raysim.engine.worker", "Worker", self.federation)
+
+    def _replace(self, index: int, error: RayActorError) -> None:
+        """A new actor in the dead one's place. The old is killed in case it was only out of reach."""
+        ray.kill(self.actors[index])
+        self.failures += 1
+        reason = str(error).strip().splitlines()[0]
+        self.on_event("actor_lost", actor=index, reason=reason)
+        self.actors[index] = self._start_actor(index)

@@ -1,0 +1,120 @@
+"""The run directory: what a run leaves behind, written so that a kill at any moment leaves it readable."""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from raysim import __version__
+from raysim.config import RunConfig
+from raysim.errors import InputError
+
+FILES = (
+    "config.json", "metrics.jsonl", "events.jsonl", "summary.json", "model.safetensors", "labels.png", "report.html",
+)  # fmt: skip
+
+
+def digest(trees: list[dict]) -> str:
+    """SHA-256 over floating arrays (nested dicts too) sorted by name: name, dtype, shape, little-endian bytes."""
+    sha = hashlib.sha256()
+    for tree in trees:
+        for name, value in sorted(_leaves(tree).items()):
+            array = np.asarray(value)
+            if np.issubdtype(array.dtype, np.floating):
+                array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+                sha.update(f"{name}|{array.dtype.name}|{array.shape}|".encode())
+                sha.update(array.tobytes())
+    return sha.hexdigest()
+
+
+def _leaves(tree: dict, prefix: str = "") -> dict[str, object]:
+    found: dict[str, object] = {}
+    for key, value in tree.items():
+        found |= _leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
+def run_directory(config: RunConfig) -> Path:
+    """Where this run goes; an InputError if that is taken or cannot be written. Creates nothing."""
+    name = f"{config.method}-{Path(config.dataset).name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    path = Path(config.out or Path("runs") / name).absolute()
+    if path.exists() and not path.is_dir():
+        raise InputError(f"--out {path} is a file; give a directory")
+    if path.is_dir() and any(path.iterdir()):
+        if not config.overwrite:
+            raise InputError(f"--out {path} exists; choose another, or add --overwrite to replace that run")
+        if not (path / "config.json").exists():
+            raise InputError(f"--out {path} is not a run directory, so --overwrite will not touch it; choose another")
+    parent = next(p for p in [path, *path.parents] if p.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise InputError(f"--out {path} cannot be written: no permission in {parent}; choose another")
+    return path
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Under a temporary name, synced, then renamed: readers see the old file or the new one."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+class Record:
+    """Writes one run's directory."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            for name in FILES:  # of a run being overwritten
+                (path / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise InputError(f"--out {path} cannot be written: {error.strerror}; choose another") from None
+
+    def config(self, config: RunConfig, **facts) -> None:
+        content = {"settings": config.settings(), "versions": versions(), "git": git_commit()} | facts
+        write_atomically(self.path / "config.json", json.dumps(content, indent=2) + "\n")
+
+    def metrics(self, line: dict) -> None:
+        self._append("metrics.jsonl", line)
+
+    def event(self, kind: str, **details) -> None:
+        self._append("events.jsonl", {"time": round(time.time(), 3), "event": kind} | details)
+
+    def finish(self, models: list[dict[str, np.ndarray]], summary: dict) -> None:
+        """The final model(s) and the summary, which comes last: its presence means the run is whole."""
+        tensors = models[0] if len(models) == 1 else {f"{i}.{k}": v for i, m in enumerate(models) for k, v in m.items()}
+        temporary = self.path / ".model.safetensors.tmp"
+        save_file(tensors, temporary)
+        os.replace(temporary, self.path / "model.safetensors")
+        write_atomically(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+
+    def _append(self, name: str, line: dict) -> None:
+        with open(self.path / name, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def versions() -> dict[str, str]:
+    names = ("ray", "torch", "torchvision", "numpy")
+    return {"raysim": __version__, "python": platform.python_version()} | {
+        name: importlib.metadata.version(name) for name in names
+    }
+
+
+def git_commit() -> str | None:
+    """Of the source this runs from, if it is a checkout; `-dirty` marks uncommitted changes."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

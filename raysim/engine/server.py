@@ -1,0 +1,100 @@
+"""The server actor: holds the models and the parts' server state; averages, updates, broadcasts.
+
+An ordinary class. Under Ray it is made an actor; the in-process runner calls it directly, with the same results.
+"""
+
+import numpy as np
+import torch
+
+from raysim import models
+from raysim.engine.client import size_in_bytes, to_device, to_host
+from raysim.engine.device import assigned_gpus, fingerprint, prepare_torch
+from raysim.engine.exact import decode_mean, decode_sum
+from raysim.engine.flat import FlatModel
+from raysim.engine.store import Federation, fetch
+from raysim.methods.base import Uploads
+from raysim.rng import stream
+
+
+class Server:
+    """What a part's server hooks are given: `state[part]` persists, `weights` are the global models, flat."""
+
+    def __init__(self, federation):
+        self.federation: Federation = fetch(federation)
+        self.config = self.federation.config
+        self.device = prepare_torch(self.config)
+        module = models.build(self.config.model, self.federation.shape, self.federation.classes, self.config.seed)
+        self.model = FlatModel(module.eval(), self.device)
+        self.weights: list[torch.Tensor] = [self.model.weights.clone()]
+        self.state: dict[str, dict] = {part.name: {} for part in self.config.parts}
+        self.t = 0
+        for part in self.config.parts:
+            part.setup(self)
+
+    def hello(self) -> tuple[dict[str, object], list[int], int]:
+        """Answers once the actor is up: what it runs on, the GPUs it was given, the bytes of one model."""
+        return fingerprint(self.device), assigned_gpus(), self.model.weights.nbytes
+
+    def stream(self, purpose: str) -> np.random.Generator:
+        """The server's own draws of this round."""
+        return stream(self.config.seed, f"server/{purpose}", self.t)
+
+    # -- called by the simulation ------------------------------------------------------------------------------------
+
+    def publish(self) -> list[np.ndarray]:
+        """The models as the clients are to get them."""
+        return [to_host(weights) for weights in self.weights]
+
+    def exchange(self, part_name: str, t: int, i: int) -> str | None:
+        self.t = t
+        return self._part(part_name).exchange(self, t, i)
+
+    def broadcast(self, t: int) -> tuple[dict[str, dict], int]:
+        """What the parts send with the model, and its bytes."""
+        self.t = t
+        extras = {part.name: to_host(part.broadcast(self)) for part in self.config.parts}
+        return extras, size_in_bytes(extras)
+
+    def route(self, part_name: str, t: int, clients: list[int]) -> dict[int, int]:
+        self.t = t
+        return self._part(part_name).route(self, t, clients) or {}
+
+    def receive(self, part_name: str, t: int, actors: int, *arrived) -> None:
+        """An exchange's answers: first the sums of so many actors, then uploads client by client."""
+        self.t = t
+        self._part(part_name).receive(self, self._uploads(part_name, arrived[:actors], arrived[actors:]))
+
+    def aggregate(self, t: int, actors: int, *arrived) -> list[np.ndarray]:
+        """Average the models, let the parts do theirs, publish the result."""
+        self.t = t
+        sums, uploads = arrived[:actors], arrived[actors:]
+        patterns = tuple(pattern for part in self.config.parts for pattern in part.personal(t))
+        personal = self.model.personal_mask(patterns)
+        for i, before in enumerate(self.weights):
+            total = self._total(f"model/{i}", sums)
+            if total is not None:  # None: nobody trained this model
+                mean = decode_mean(total)
+                self.weights[i] = mean if personal is None else torch.where(personal, before, mean)
+        for part in self.config.parts:
+            part.update(self, self._uploads(part.name, sums, uploads))
+        return self.publish()
+
+    def export(self) -> tuple[list[dict[str, np.ndarray]], dict[str, dict]]:
+        """The models by parameter name, and the parts' state."""
+        return [self.model.export(weights) for weights in self.weights], to_host(self.state)
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _part(self, name: str):
+        return next(part for part in self.config.parts if part.name == name)
+
+    def _total(self, key: str, sums) -> torch.Tensor | None:
+        terms = [to_device(s[key], self.device) for s in sums if key in s]
+        return sum(terms[1:], start=terms[0]) if terms else None
+
+    def _uploads(self, part_name: str, sums, uploads) -> Uploads:
+        prefix = f"{part_name}/"
+        keys = sorted({key for s in sums for key in s if key.startswith(prefix)})
+        added = {key.removeprefix(prefix): decode_sum(self._total(key, sums)) for key in keys}
+        pairs = [(k, each[part_name]) for chunk in uploads if chunk for k, each in chunk if part_name in each]
+        return Uploads(added, [(k, to_device(each, self.device)) for k, each in sorted(pairs, key=lambda p: p[0])])

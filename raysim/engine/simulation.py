@@ -1,0 +1,142 @@
+"""The round loop. One loop for every method, with or without Ray; it holds references, not data."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from raysim.config import RunConfig
+from raysim.engine.messages import Broadcast, ClientReport
+from raysim.engine.record import digest
+from raysim.engine.store import Federation
+from raysim.engine.work import Answers, Pass, in_groups
+from raysim.methods.base import overrides
+from raysim.rng import stream
+
+LOSS_UNIT = 2.0**-20  # of the evaluation loss (engine/worker.py)
+
+
+@dataclass
+class Result:
+    """What a run ends with."""
+
+    models: list[dict[str, np.ndarray]]
+    model_sha256: str
+    server_state_sha256: str
+    history: list[dict] = field(default_factory=list)
+
+
+class Simulation:
+    """Runs a configuration on a runner (engine/pool.py or engine/in_process.py) that has been started."""
+
+    def __init__(self, config: RunConfig, federation: Federation, runner, model_bytes: int):
+        self.config, self.federation, self.runner = config, federation, runner
+        self.model_bytes = model_bytes
+        self.states: dict[int, object] = {}  # client -> reference to the states one pass returned
+        self.weights = runner.call_server("publish")
+        self.version = 0
+
+    def run(self, on_round: Callable[[dict], None] = lambda line: None) -> Result:
+        """All rounds; `on_round` is given each line of metrics as it comes."""
+        history = []
+        for t in range(1, self.config.rounds + 1):
+            history.append(self.round(t))
+            on_round(history[-1])
+        models, state = self.runner.get(self.runner.call_server("export"))
+        return Result(models, digest(models), digest([state]), history)
+
+    def round(self, t: int) -> dict:
+        """Extra exchanges, sample, broadcast, train, aggregate, evaluate."""
+        started, failures = time.perf_counter(), self.runner.failures
+        cohort = self.sample(t)
+        line = {"round": t, "accuracy": None, "loss": None, "clients": len(cohort), "bytes_up": 0, "bytes_down": 0}
+        for part in self.config.parts:
+            if overrides(part, "exchange"):
+                self.exchanges(part, t, cohort, line)
+        reports = self.train(t, cohort, line)
+        line |= self.training_loss(reports)
+        if t == self.config.rounds or (self.config.eval_every and t % self.config.eval_every == 0):
+            line |= self.evaluate(t)
+        seconds = time.perf_counter() - started
+        return line | {"seconds": round(seconds, 4), "failures": self.runner.failures - failures}
+
+    def sample(self, t: int) -> list[int]:
+        """The round's active clients, in order of id."""
+        drawn = stream(self.config.seed, "cohort", t).choice(self.config.clients, self.config.active, replace=False)
+        return sorted(drawn.tolist())
+
+    def exchanges(self, part, t: int, cohort: list[int], line: dict) -> None:
+        """A part's extra passes at the start of a round, as many as it asks for."""
+        everyone = list(range(self.config.clients))
+        i = 0
+        while whom := self.runner.get(self.runner.call_server("exchange", part.name, t, i)):
+            clients = {"all": everyone, "cohort": cohort}[whom]
+            broadcast = self.broadcast(t, clients, line)
+            answers = self.pass_over("reply", broadcast, in_groups(clients, part.group), (part.name,), line)
+            self.send("receive", answers, part.name, t)
+            i += 1
+
+    def train(self, t: int, cohort: list[int], line: dict) -> list[ClientReport]:
+        """Local training of the cohort; the server averages."""
+        broadcast = self.broadcast(t, cohort, line)
+        for part in self.config.parts:
+            if overrides(part, "route"):
+                route = self.runner.get(self.runner.call_server("route", part.name, t, cohort))
+                broadcast = replace(broadcast, route=route)
+        answers = self.pass_over("train", broadcast, in_groups(cohort, 1), (), line)
+        self.weights = self.send("aggregate", answers, t)
+        return [report for reports in answers.first for report in reports]
+
+    def broadcast(self, t: int, clients: list[int], line: dict) -> Broadcast:
+        """What this pass's clients are sent."""
+        extras, extra_bytes = None, 0
+        if any(overrides(part, "broadcast") for part in self.config.parts):
+            extras, sent = self.runner.call_server("broadcast", t, returns=2)
+            extra_bytes = self.runner.get(sent)
+        line["bytes_down"] += len(clients) * (self.model_bytes + extra_bytes)
+        by_samples = self.config.weighting == "samples"
+        total = float(self.federation.sizes[clients].sum() if by_samples else len(clients))
+        self.version += 1
+        return Broadcast(t, self.version, self.weights, extras, len(clients), total)
+
+    def pass_over(self, method: str, broadcast: Broadcast, groups: list[list[int]], extra: tuple, line: dict):
+        """A pass over clients: keeps their new states, counts what they sent."""
+        costs = [float(sum(self.federation.sizes[k] for k in group)) for group in groups]
+        work = Pass(method, broadcast, groups, costs, extra, self.states, summed=True, returns=3)
+        answers = self.runner.run(work)
+        for reports, (_, states) in zip(answers.first, answers.rest, strict=True):
+            line["bytes_up"] += sum(report.bytes_up for report in reports)
+            for report in reports:
+                if report.has_state:
+                    self.states[report.client] = states
+        return answers
+
+    def send(self, method: str, answers: Answers, *arguments):
+        """Pass sums and uploads on to the server, by reference."""
+        uploads = [uploads for uploads, _ in answers.rest]
+        return self.runner.call_server(method, *arguments, len(answers.sums), *answers.sums, *uploads)
+
+    def evaluate(self, t: int) -> dict:
+        """The global model on the whole test split: fixed batches, counted exactly."""
+        test = self.federation.test
+        batches = list(range(len(test.chunk)))
+        self.version += 1
+        work = Pass("evaluate", Broadcast(t, self.version, self.weights), in_groups(batches, 1), [1.0] * len(batches))
+        counts = self.runner.run(work).first
+        images = int((test.stop - test.start).sum())
+        return {
+            "accuracy": sum(correct for correct, _ in counts) / images,
+            "loss": sum(loss for _, loss in counts) * LOSS_UNIT / images,
+        }
+
+    def training_loss(self, reports: list[ClientReport]) -> dict:
+        """The clients' mean cross-entropy and further terms, weighted by samples; summed in client order."""
+        reports = sorted(reports, key=lambda report: report.client)
+        samples = sum(report.samples for report in reports)
+        names = sorted({name for report in reports for name in report.terms})
+        means = {
+            name: math.fsum(r.samples * r.terms[name] for r in reports if name in r.terms) / samples for name in names
+        }
+        return {"train_loss": means.pop("ce"), "terms": means}

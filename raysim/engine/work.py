@@ -1,0 +1,68 @@
+"""A pass cut into work that idle actors pull: fixed groups, longest first, in chunks that shrink towards the end."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Pass:
+    """One pass over clients or test batches: which method every actor runs, on which groups."""
+
+    method: str  # of Worker
+    broadcast: object
+    groups: list[list[int]]
+    costs: list[float]
+    extra: tuple = ()  # further arguments of the method
+    states: dict[int, object] | None = None  # client -> reference; None for passes that have none
+    summed: bool = False  # whether the actors add up something to collect afterwards
+    returns: int = 1
+
+    def arguments(self, groups: list[list[int]]) -> tuple:
+        """What the method is called with for some of the groups."""
+        if self.states is None:
+            return (self.broadcast, groups, *self.extra)
+        held = {k: self.states[k] for group in groups for k in group if k in self.states}
+        return (self.broadcast, groups, held, *self.extra)
+
+
+@dataclass
+class Answers:
+    """What a pass gave, in no particular order."""
+
+    first: list = field(default_factory=list)  # the small first return value of each call
+    rest: list[tuple] = field(default_factory=list)  # references to the other return values, call by call
+    sums: list = field(default_factory=list)  # references to each actor's sums
+
+
+def in_groups(items: list[int], size: int) -> list[list[int]]:
+    """Consecutive items in fixed groups: by the configuration only, never by actor."""
+    return [items[i : i + size] for i in range(0, len(items), size)]
+
+
+class Queue:
+    """Groups not yet handed out, longest first (ties: lowest first item)."""
+
+    def __init__(self, groups: list[list[int]], costs: list[float], actors: int):
+        self.actors = actors
+        self.cost = {tuple(g): c for g, c in zip(groups, costs, strict=True)}
+        self.waiting = deque(sorted(groups, key=lambda g: (-self.cost[tuple(g)], g[0])))
+        self.left = float(sum(costs))
+
+    def __bool__(self) -> bool:
+        return bool(self.waiting)
+
+    def take(self, only_one: bool = False) -> list[list[int]]:
+        """The next chunk: half an even share of what is left, so that the last chunks are small."""
+        share = 0.0 if only_one else self.left / (2 * self.actors)
+        chunk, cost = [], 0.0
+        while self.waiting and (not chunk or cost + self.cost[tuple(self.waiting[0])] <= share):
+            group = self.waiting.popleft()
+            chunk.append(group)
+            cost += self.cost[tuple(group)]
+        self.left -= cost
+        return chunk
+
+    def give_back(self, groups: list[list[int]]) -> None:
+        """Groups whose work was lost go first."""
+        self.waiting.extendleft(reversed(groups))
+        self.left += sum(self.cost[tuple(g)] for g in groups)

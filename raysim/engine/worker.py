@@ -1,0 +1,188 @@
+"""The client actor: runs passes over groups of clients, each a pure function of broadcast, client data and state.
+
+An ordinary class. Under Ray it is made an actor; the in-process runner calls it directly, with the same results.
+"""
+
+import traceback
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from raysim import models
+from raysim.engine.client import PERSONAL, Client, size_in_bytes, to_device, to_host, train
+from raysim.engine.device import assigned_gpus, fingerprint, prepare_torch
+from raysim.engine.exact import NotSummable, encode_mean, encode_sum
+from raysim.engine.flat import FlatModel
+from raysim.engine.messages import Broadcast, ClientFailure, ClientReport
+from raysim.engine.store import Federation, fetch
+from raysim.methods.base import Upload, overrides
+
+LOSS_BITS = 20  # of the evaluation loss, which is summed over test batches as whole numbers
+
+
+class Worker:
+    """Trains, answers exchanges and evaluates for whichever clients and test batches it is given."""
+
+    def __init__(self, federation):
+        self.federation: Federation = fetch(federation)
+        self.config = self.federation.config
+        self.device = prepare_torch(self.config)
+        module = models.build(self.config.model, self.federation.shape, self.federation.classes, self.config.seed)
+        self.model = FlatModel(module.eval(), self.device)
+        channels = (1, len(self.federation.mean), 1, 1)
+        self.mean = torch.tensor(self.federation.mean, device=self.device).view(channels)
+        self.std = torch.tensor(self.federation.std, device=self.device).view(channels)
+        self.version = 0  # of the broadcast held
+        self.weights: list[torch.Tensor] = []
+        self.extras: dict[str, dict] = {}
+        self.sums: dict[str, torch.Tensor] = {}
+        self.summed = 0  # clients in the sums
+
+    def hello(self) -> tuple[dict[str, object], list[int]]:
+        """Answers once the actor is up: what it runs on, and the GPUs it was given."""
+        return fingerprint(self.device), assigned_gpus()
+
+    # -- passes over clients; each gives (reports, uploads, states), the last two as [(client, …), …] or None -------
+    # `states`: client -> reference to the list of states in which an earlier pass returned its own
+
+    def train(self, broadcast: Broadcast, groups: list[list[int]], states: dict[int, object]):
+        """Local training; the trained models go into this actor's sums."""
+        self._hold(broadcast)
+        answers = []
+        for client_id in (k for group in groups for k in group):
+            with self._blamed_on(client_id):
+                client = self._client(client_id, states)
+                terms, weight, uploads = self._train_one(client)
+                self._add(
+                    f"model/{broadcast.route.get(client_id, 0)}",
+                    encode_mean(self.model.weights, weight / broadcast.total_weight),
+                )
+                answers.append(self._answer(client, uploads, terms, self.model.weights.nbytes))
+        return _columns(answers)
+
+    def reply(self, broadcast: Broadcast, groups: list[list[int]], states: dict[int, object], part_name: str):
+        """A part's extra exchange, for one fixed group of clients after the other."""
+        self._hold(broadcast)
+        part = next(p for p in self.config.parts if p.name == part_name)
+        answers = []
+        for group in groups:
+            self.model.load(self.weights[0])
+            with self._blamed_on(group[0]):
+                clients = [self._client(k, states) for k in group]
+                for client, upload in zip(clients, part.reply(clients), strict=True):
+                    answers.append(self._answer(client, {part.name: upload}))
+        return _columns(answers)
+
+    def collect(self) -> tuple[int, dict[str, np.ndarray]]:
+        """Hand over the sums since the last call, with over how many clients they are."""
+        summed, sums = self.summed, self.sums
+        self.summed, self.sums = 0, {}
+        return summed, {key: to_host(total) for key, total in sums.items()}
+
+    # -- evaluation ------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def evaluate(self, broadcast: Broadcast, groups: list[list[int]]) -> tuple[int, int]:
+        """Correct predictions and summed loss (in units of 2^-20) over these test batches."""
+        self._hold(broadcast)
+        predictor = next((p for p in self.config.parts if overrides(p, "predict")), None)
+        self.model.load(self.weights[0])
+        everyone = [self._predictor(i) for i in range(len(self.weights))]
+        correct, loss = 0, 0
+        for batch in (b for group in groups for b in group):
+            x, y = self._to_batch(*self.federation.test.read(batch))
+            logits = predictor.predict(everyone, x) if predictor else self.model.module(x)
+            correct += int((logits.argmax(1) == y).sum())
+            loss += int(np.rint(F.cross_entropy(logits, y, reduction="sum").item() * 2.0**LOSS_BITS))
+        return correct, loss
+
+    def _predictor(self, index: int):
+        def predict(x: torch.Tensor) -> torch.Tensor:
+            self.model.load(self.weights[index])
+            return self.model.module(x)
+
+        return predict
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _hold(self, broadcast: Broadcast) -> None:
+        """Fetch a new broadcast once, and start its sums from nothing."""
+        self.broadcast = broadcast
+        if broadcast.version != self.version:
+            self.weights = to_device(fetch(broadcast.weights), self.device)
+            self.extras = to_device(fetch(broadcast.extras) or {}, self.device)
+            self.sums, self.summed, self.version = {}, 0, broadcast.version
+
+    def _client(self, client_id: int, states: dict[int, object]) -> Client:
+        x, y = self._to_batch(*self.federation.clients.read(client_id))
+        state = {}
+        if client_id in states:
+            state = to_device(dict(fetch(states[client_id]))[client_id], self.device)
+        for part in self.config.parts:
+            state.setdefault(part.name, {})
+        weights = self.weights[self.broadcast.route.get(client_id, 0)]
+        return Client(
+            client_id, self.broadcast.t, self.config, self.federation.classes, self.model, weights, x, y,
+            self.extras, state, client_id in states,
+        )  # fmt: skip
+
+    def _to_batch(self, x: np.ndarray, y: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        pixels = to_device(x, self.device).to(torch.float32)
+        return pixels.sub_(self.mean).div_(self.std), to_device(y, self.device)
+
+    def _train_one(self, client: Client) -> tuple[dict[str, float], float, dict[str, Upload]]:
+        """Loss terms, aggregation weight and uploads; the model holds the trained weights."""
+        config, model = self.config, self.model
+        patterns = tuple(pattern for part in config.parts for pattern in part.personal(client.t))
+        mask = model.personal_mask(patterns)
+        model.load(client.global_weights)
+        if mask is not None and PERSONAL in client.state:
+            model.weights[mask] = client.state[PERSONAL]["weights"]
+        terms = train(client)
+        weight = float(client.samples) if config.weighting == "samples" else 1.0
+        uploads: dict[str, Upload] = {}
+        for part in config.parts:
+            own_weight = part.weight(client)
+            weight = weight if own_weight is None else own_weight
+            if (upload := part.end(client)) is not None:
+                uploads[part.name] = upload
+        if mask is not None:
+            client.state[PERSONAL] = {"weights": model.weights[mask].clone()}
+        return terms, weight, uploads
+
+    def _answer(self, client: Client, uploads: dict[str, Upload], terms: dict | None = None, sent: int = 0):
+        """Add what is summed; give (report, what travels client by client, state)."""
+        each = {}
+        for name, upload in uploads.items():
+            for key, value in upload.sum.items():
+                self._add(f"{name}/{key}", encode_sum(value, self.broadcast.cohort))
+            if upload.each:
+                each[name] = to_host(upload.each)
+            sent += size_in_bytes(upload.sum) + size_in_bytes(upload.each)
+        self.summed += 1
+        has_state = client.had_state or any(client.state.values())
+        report = ClientReport(client.id, client.samples, terms or {}, sent, has_state)
+        return report, (client.id, each) if each else None, (client.id, to_host(client.state)) if has_state else None
+
+    def _add(self, key: str, term: torch.Tensor) -> None:
+        self.sums[key] = self.sums[key].add_(term) if key in self.sums else term
+
+    @contextmanager
+    def _blamed_on(self, client_id: int):
+        """Whatever a client's work raises comes out with the client, the round and the method."""
+        where = f"client {client_id} failed in round {self.broadcast.t} ({self.config.method})"
+        try:
+            yield
+        except NotSummable as error:
+            raise ClientFailure(f"{where}: its update {error}; a lower --lr usually helps", "") from error
+        except Exception as error:
+            raise ClientFailure(f"{where}: {type(error).__name__}: {error}", traceback.format_exc()) from error
+
+
+
+def _columns(answers: list[tuple]) -> tuple[list, list | None, list | None]:
+    """Answers client by client as (reports, uploads, states); None where nobody has any, so nothing is stored."""
+    reports, uploads, states = ([cell for cell in column if cell] for column in zip(*answers, strict=True))
+    return reports, uploads or None, states or None

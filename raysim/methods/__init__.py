@@ -1,0 +1,61 @@
+"""The algorithms: one file each, named after the method, holding one `Part`; composed by name, as `hfmds+fedprox`.
+
+A file put into this folder is found by its name. A method kept elsewhere is named by its module: `my_lab.my_method`.
+"""
+
+import importlib
+import pkgutil
+
+from raysim.errors import InputError
+from raysim.methods.base import Part, overrides
+from raysim.settings import nearest
+
+
+def names() -> list[str]:
+    """Every method in this folder; `fedavg` is the one that adds nothing."""
+    found = [m.name for m in pkgutil.iter_modules(__path__) if m.name != "base"]
+    return ["fedavg", *sorted(found)]
+
+
+def describe(name: str) -> str:
+    """The first line of the method's file."""
+    if name == "fedavg":
+        return "Federated averaging (McMahan et al., 2017): what every other method adds to."
+    return (part_class(name).__doc__ or "").strip().splitlines()[0]
+
+
+def part_class(name: str) -> type[Part]:
+    """The one Part defined in the method's file."""
+    module_name = name if "." in name else f"{__name__}.{name}"
+    if "." not in name and name not in names():
+        hint = nearest(name, names(), f"; there are {', '.join(names())}")
+        raise InputError(f"--method: unknown method '{name}'{hint}")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise InputError(f"--method: cannot import '{module_name}': {error}") from None
+    found = [v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__]
+    parts = [v for v in found if issubclass(v, Part)]
+    if len(parts) != 1:
+        raise InputError(f"--method: {module_name} defines {len(parts)} parts; a method's file holds one")
+    return parts[0]
+
+
+def part_classes(method: str) -> dict[str, type[Part]]:
+    """`hfmds+fedprox` as setting prefix -> class, in the order written."""
+    classes: dict[str, type[Part]] = {}
+    for name in method.split("+"):
+        if name == "fedavg":
+            continue
+        prefix = name.rpartition(".")[2]
+        if prefix in classes:
+            raise InputError(f"--method {method}: '{name}' is there twice")
+        classes[prefix] = part_class(name)
+    for hook in ("route", "predict"):
+        wanting = [n for n, cls in classes.items() if getattr(cls, hook) is not getattr(Part, hook)]
+        if len(wanting) > 1:
+            raise InputError(f"--method {method}: {' and '.join(wanting)} both decide '{hook}'; use one of them")
+    return classes
+
+
+__all__ = ["Part", "describe", "names", "overrides", "part_class", "part_classes"]

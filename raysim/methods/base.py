@@ -1,0 +1,109 @@
+"""The hooks a method is made of. FedAvg is the empty list of parts; every other method adds to it here and there.
+
+A part is a frozen dataclass whose fields are its hyper-parameters. Override the hooks it needs, leave the others.
+The client's training loop is in engine/client.py, the round loop in engine/simulation.py; a part contains neither.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from raysim.engine.client import Client, Step
+    from raysim.engine.server import Server
+
+
+@dataclass
+class Upload:
+    """What a client sends besides its model.
+
+    `sum`: tensors the server needs only added over the clients; they are added exactly, at the actors.
+    `each`: small things the server needs client by client.
+    """
+
+    sum: dict[str, torch.Tensor] = field(default_factory=dict)
+    each: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass
+class Uploads:
+    """What arrived at the server: `sum` over the clients, `each` as (client, dict) in client order."""
+
+    sum: dict[str, torch.Tensor]
+    each: list[tuple[int, dict[str, object]]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One composable piece of a method. `self.name` keys its state, uploads, broadcast and random streams."""
+
+    @property
+    def name(self) -> str:
+        return type(self).__module__.rpartition(".")[2]
+
+    # -- server ------------------------------------------------------------------------------------------------
+
+    def setup(self, server: Server) -> None:
+        """Once, before the first round: fill `server.state[self.name]`."""
+
+    def exchange(self, server: Server, t: int, i: int) -> str | None:
+        """'all' or 'cohort' for an extra pass over these clients now (the i-th of round t), or None."""
+
+    def receive(self, server: Server, replies: Uploads) -> None:
+        """After such a pass."""
+
+    def broadcast(self, server: Server) -> dict[str, object]:
+        """Arrays and scalars for the clients; they find them in `client.broadcast[self.name]`."""
+        return {}
+
+    def route(self, server: Server, t: int, clients: list[int]) -> dict[int, int] | None:
+        """Which of the server's models each client trains, if not the first."""
+
+    def update(self, server: Server, uploads: Uploads) -> None:
+        """After averaging."""
+
+    # -- client ------------------------------------------------------------------------------------------------
+
+    group = 1  # clients per `reply`; a part that computes for several at once makes it a setting
+
+    def reply(self, clients: list[Client]) -> list[Upload]:
+        """In an exchange pass, for a fixed group of clients holding the global model: one upload each."""
+        return [Upload() for _ in clients]
+
+    def begin(self, client: Client) -> None:
+        """Before the local steps."""
+
+    def batch(self, client: Client, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Every step, chained over the parts: the batch to train on; y may become soft labels."""
+        return x, y
+
+    def ce_weight(self, client: Client) -> float:
+        """Every step: a factor on the cross-entropy, multiplied over the parts."""
+        return 1.0
+
+    def loss(self, client: Client, step: Step) -> torch.Tensor | None:
+        """Every step: a scalar term, added; None where its weight is 0, so that it costs nothing."""
+
+    def weight(self, client: Client) -> float | None:
+        """After the local steps: the aggregation weight, if not what --weighting gives."""
+
+    def end(self, client: Client) -> Upload | None:
+        """After the local steps: what is sent besides the model."""
+
+    # -- both --------------------------------------------------------------------------------------------------
+
+    def personal(self, t: int) -> tuple[str, ...]:
+        """Name patterns (fnmatch) of parameters and buffers that stay in the client's state in round t."""
+        return ()
+
+    def predict(self, models: list, x: torch.Tensor) -> torch.Tensor:
+        """At evaluation: logits from the server's models, if not those of the first."""
+        return models[0](x)
+
+
+def overrides(part: Part, hook: str) -> bool:
+    """Whether the part does something in this hook; a hook nobody overrides costs no message."""
+    return getattr(type(part), hook) is not getattr(Part, hook)

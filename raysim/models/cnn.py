@@ -1,0 +1,92 @@
+"""The papers' small convolutional networks, and one multi-layer perceptron for tests.
+
+The shape is (channels, height, width). Pooling stands before the ReLU: max and ReLU commute, in the gradients too (a
+window whose maximum is not positive gets none either way), so results are bit for bit those of the usual order and
+the ReLU has a quarter of the work.
+"""
+
+from torch import nn
+
+from raysim.models.classifier import Classifier
+
+
+def _pooled(side: int) -> int:
+    """The side after a 5×5 convolution and a 2×2 pool, twice."""
+    return ((side - 4) // 2 - 4) // 2
+
+
+def hfmds_cnn(shape, classes: int) -> Classifier:
+    """HFMDS-FL's CNN; 1,600 flattened values at 32×32. The feature is the 512 after the ReLU."""
+    channels, height, width = shape
+    extractor = nn.Sequential(
+        nn.Conv2d(channels, 32, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(64 * _pooled(height) * _pooled(width), 512),
+        nn.ReLU(),
+    )
+    return Classifier(extractor, 512, classes)
+
+
+def small_cnn(shape, classes: int) -> Classifier:
+    """The benchmark's small model: hfmds-cnn's form with 6 and 16 channels and 32 features."""
+    channels, height, width = shape
+    extractor = nn.Sequential(
+        nn.Conv2d(channels, 6, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(6, 16, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(16 * _pooled(height) * _pooled(width), 32),
+        nn.ReLU(),
+    )
+    return Classifier(extractor, 32, classes)
+
+
+def fedpa_cnn(shape, classes: int) -> Classifier:
+    """FedPA's CNN for 28×28 (784 flattened values). The feature has no activation: its generator's output has none."""
+    channels, height, width = shape
+    halved = -(-height // 4) * -(-width // 4)  # two stride-2 convolutions with padding 1, each rounding up
+    extractor = nn.Sequential(
+        nn.Conv2d(channels, 6, 3, stride=2, padding=1),
+        nn.BatchNorm2d(6),
+        nn.ReLU(),
+        nn.Conv2d(6, 16, 3, stride=2, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(16 * halved, 32),
+    )
+    return Classifier(extractor, 32, classes)
+
+
+def fedpa_celeba_cnn(shape, classes: int) -> Classifier:
+    """FedPA's CNN for CelebA (84×84). The feature has no activation, as in fedpa_cnn."""
+    channels, height, width = shape
+    extractor = nn.Sequential(
+        nn.Conv2d(channels, 16, 3, padding=1),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(64 * (height // 8) * (width // 8), 32),
+    )
+    return Classifier(extractor, 32, classes)
+
+
+def mlp(shape, classes: int) -> Classifier:
+    """Flatten, one hidden layer of 64."""
+    channels, height, width = shape
+    extractor = nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, 64), nn.ReLU())
+    return Classifier(extractor, 64, classes)

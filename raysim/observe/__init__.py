@@ -1,0 +1,1 @@
+"""What one sees of a run: metrics, progress, pictures and the report."""

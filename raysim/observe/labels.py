@@ -1,0 +1,112 @@
+"""The picture of a partition: who has how much of which class."""
+
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+
+SORT_ABOVE = 200  # clients; more than these are only legible when like stands beside like
+COLUMNS = 600  # the heat map has about twice as many pixels; more clients share columns
+WRITE_UP_TO = 25  # clients and classes; in cells of that size a number is readable
+
+
+def draw_labels(counts, class_names, path) -> None:
+    """Draw samples per client and class (counts [clients, classes]) as a heat map under the clients' sizes.
+
+    Many clients are sorted by their largest class, the purest first, and averaged in groups. Draws on a canvas of its
+    own and not through pyplot, so any thread may call it; the file appears complete or not at all.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    counts = np.asarray(counts)
+    clients, classes = counts.shape
+    shown, group = _columns(counts)
+    edges = np.minimum(np.arange(len(shown) + 1) * group, clients) - 0.5  # the last group may be smaller
+
+    width, height = float(np.clip(1.6 + 0.5 * clients, 6.5, 12)), float(np.clip(0.3 * classes, 2, 7))
+    figure = Figure(figsize=(width, height + 2), layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    strip, heat = figure.subplots(2, 1, sharex=True, height_ratios=[1, height])
+    sizes = counts.sum(axis=1)
+    strip.set_title(
+        f"{clients:,} clients, {classes:,} classes, {sizes.sum():,} samples\n"
+        f"{sizes.min():,} to {sizes.max():,} samples per client, median {np.median(sizes):,.0f}",
+        fontsize=10,
+        loc="left",
+    )
+    _draw_sizes(strip, shown.sum(axis=1), edges)
+    mesh = _draw_heat(heat, shown, edges, class_names)
+    heat.set_xlabel("client" if clients <= SORT_ABOVE else "clients, sorted by their largest class")
+    if group > 1:
+        heat.set_xlabel(f"{heat.get_xlabel()}; a column is the mean of {group:,}")
+    if max(clients, classes) <= WRITE_UP_TO:
+        _write_counts(heat, counts, mesh.norm)
+    bar = figure.colorbar(mesh, ax=heat, pad=0.01, label="samples per client", format=lambda value, _: f"{value:,g}")
+    bar.outline.set_visible(False)
+
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    try:
+        canvas.print_figure(temporary, format=path.suffix[1:] or "png", dpi=110)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _columns(counts: np.ndarray) -> tuple[np.ndarray, int]:
+    """The columns to draw as mean counts [columns, classes], and how many clients each stands for."""
+    clients = len(counts)
+    if clients <= SORT_ABOVE:
+        return counts.astype(float), 1
+    share = counts.max(axis=1) / np.maximum(counts.sum(axis=1), 1)
+    counts = counts[np.lexsort((-share, counts.argmax(axis=1)))]
+    group = -(-clients // COLUMNS)
+    starts = np.arange(0, clients, group)
+    return np.add.reduceat(counts, starts, axis=0) / np.diff(starts, append=clients)[:, None], group
+
+
+def _draw_sizes(axes, sizes: np.ndarray, edges: np.ndarray) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.stairs(sizes, edges, fill=True, color="#5a6f8c")
+    axes.set_ylim(0, max(sizes.max(), 1) * 1.08)
+    axes.set_ylabel("samples")
+    axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(bottom=False)
+
+
+def _draw_heat(axes, shown: np.ndarray, edges: np.ndarray, class_names):
+    from matplotlib import colormaps
+    from matplotlib.colors import ListedColormap, LogNorm
+    from matplotlib.ticker import MaxNLocator
+
+    classes, clients = shown.shape[1], round(edges[-1] + 0.5)
+    # Logarithmic, and the faintest colour well apart from the white of zero: one sample and a thousand are both seen.
+    colours = ListedColormap(colormaps["YlGnBu"](np.linspace(0.18, 1, 256)))
+    lowest = shown[shown > 0].min(initial=1)
+    norm = LogNorm(lowest, max(shown.max(), 10 * lowest))
+    cells = np.ma.masked_equal(shown.T, 0)
+    mesh = axes.pcolormesh(edges, np.arange(classes + 1) - 0.5, cells, cmap=colours, norm=norm, rasterized=True)
+    axes.invert_yaxis()
+    axes.set_xlim(-0.5, clients - 0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(min(clients, 20), integer=True))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    ticks = range(0, classes, -(-classes // WRITE_UP_TO))
+    # Names come from datasets: a $ in them starts no formula.
+    axes.set_yticks(ticks, labels=[_short(str(class_names[i])) for i in ticks], parse_math=False)
+    return mesh
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 20 else name[:19] + "…"
+
+
+def _write_counts(axes, counts: np.ndarray, norm) -> None:
+    for (client, label), count in np.ndenumerate(counts):
+        if count:
+            colour = "white" if norm(count) > 0.55 else "black"
+            axes.text(client, label, f"{count:,}", ha="center", va="center", color=colour, fontsize=7)

@@ -1,0 +1,90 @@
+"""report.html: one self-contained page about a run, made from its run directory alone."""
+
+import base64
+import html
+import io
+import json
+from pathlib import Path
+
+from raysim.errors import InputError
+
+STYLE = """
+:root { color-scheme: light dark; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
+table { border-collapse: collapse; } td { padding: .1rem 1rem .1rem 0; vertical-align: top; overflow-wrap: anywhere; }
+td:first-child { color: GrayText; white-space: nowrap; }
+figure { margin: 1rem 0; background: white; border-radius: 6px; padding: .5rem; }
+figure svg, figure img { display: block; width: 100%; height: auto; }
+"""
+
+
+def write_report(run: str | Path) -> Path:
+    """Write (again) the report of a run directory; gives its path."""
+    run = Path(run)
+    if not (run / "config.json").exists():
+        raise InputError(f"'{run}' is not a run directory: it has no config.json; give the path a run printed")
+    facts = json.loads((run / "config.json").read_text())
+    settings = facts["settings"]
+    history = _lines(run / "metrics.jsonl")
+    summary = json.loads((run / "summary.json").read_text()) if (run / "summary.json").exists() else None
+    title = f"{settings['method']} on {settings['dataset']}"
+    parts = [f"<h1>{html.escape(title)}</h1>"]
+    if summary is None:
+        parts.append(f"<p>Not finished: {len(history)} of {settings['rounds']} rounds.</p>")
+    else:
+        parts += ["<h2>Result</h2>", _table(summary)]
+    if history:
+        parts += ["<h2>Accuracy and loss</h2>", f"<figure>{_curves(history)}</figure>"]
+    if (run / "labels.png").exists():
+        image = base64.b64encode((run / "labels.png").read_bytes()).decode()
+        parts += ["<h2>Labels over clients</h2>"]
+        parts += [f'<figure><img alt="samples per client and class" src="data:image/png;base64,{image}"></figure>']
+    if events := _lines(run / "events.jsonl"):
+        parts += ["<h2>Events</h2>", *(f"<p>{html.escape(_told(event))}</p>" for event in events)]
+    parts += ["<h2>Settings</h2>", _table({k: v for k, v in settings.items() if v is not None})]
+    parts += ["<h2>Where it ran</h2>", _table({k: v for k, v in facts.items() if k != "settings"})]
+    page = (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>'
+        f"<body>{''.join(parts)}</body></html>\n"
+    )
+    path = run / "report.html"
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+def _lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _told(event: dict) -> str:
+    details = {k: v for k, v in event.items() if k not in ("time", "event", "text")}
+    return f"{event['event']}: {event.get('text', '')}{details or ''}"
+
+
+def _table(values: dict) -> str:
+    rows = (f"<tr><td>{html.escape(str(k))}</td><td>{html.escape(str(v))}</td></tr>" for k, v in values.items())
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _curves(history: list[dict]) -> str:
+    """Accuracy and losses over rounds as inline SVG."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    evaluated = [line for line in history if line["accuracy"] is not None]
+    rounds = [line["round"] for line in evaluated]
+    left.plot(rounds, [100 * line["accuracy"] for line in evaluated])
+    left.set(xlabel="round", ylabel="test accuracy (%)")
+    right.plot(rounds, [line["loss"] for line in evaluated], label="test")
+    right.plot([line["round"] for line in history], [line["train_loss"] for line in history], label="train")
+    right.set(xlabel="round", ylabel="cross-entropy")
+    right.legend(frameon=False)
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    text = io.StringIO()
+    figure.savefig(text, format="svg")
+    return text.getvalue()[text.getvalue().index("<svg") :]

@@ -1,0 +1,119 @@
+"""One run from its configuration to its run directory: check the input, get a cluster, plan, simulate, record."""
+
+import threading
+import time
+from pathlib import Path
+
+from raysim import models
+from raysim.config import RunConfig
+from raysim.data import Dataset, load
+from raysim.data.partition import Partition, partition, read_table
+from raysim.engine import cluster
+from raysim.engine.plan import Plan, make_plan
+from raysim.engine.pool import Pool
+from raysim.engine.record import Record, run_directory
+from raysim.engine.simulation import Result, Simulation
+from raysim.engine.store import federation
+from raysim.observe.labels import draw_labels
+from raysim.observe.progress import Reporter
+from raysim.observe.report import write_report
+
+
+def prepare(config: RunConfig) -> tuple[Dataset, Partition]:
+    """Load and deal the data, checking on the way everything that can be wrong with it."""
+    table = read_table(config.table) if config.table else None
+    dataset = load(
+        config.dataset, data=config.data, download=config.download, image_size=config.image_size,
+        train_size=config.train_size, fraction=config.fraction, test_size=config.test_size, seed=config.seed,
+    )  # fmt: skip
+    models.check(config.model, dataset.shape, dataset.classes)
+    dealt = partition(
+        dataset.train.y, dataset.classes, kind=config.partition, clients=config.clients, seed=config.seed,
+        beta=config.beta, classes_per_client=config.classes_per_client, table=table,
+    )  # fmt: skip
+    return dataset, dealt
+
+
+def plan_for(config: RunConfig, dataset: Dataset, dealt: Partition) -> Plan:
+    """The placement plan on the cluster we are connected to."""
+    # An actor holds one client's pixels as uint8 and as float32.
+    client_bytes = int(dealt.sizes.max()) * dataset.train.x[0].nbytes * 5
+    return make_plan(config, cluster.nodes(), client_bytes)
+
+
+def run(config: RunConfig, reporter: Reporter) -> tuple[Path, dict]:
+    """Run it; the run directory and what summary.json says."""
+    out = run_directory(config)
+    reporter.say("\n".join(f"  {key} = {value}" for key, value in config.settings().items() if value is not None))
+    started = time.perf_counter()
+    dataset, dealt = prepare(config)
+    for note in (*dataset.notes, *dealt.notes):
+        reporter.say(f"note: {note}")
+    if config.in_process:
+        from raysim.engine.in_process import InProcess
+
+        return _simulate(config, dataset, dealt, out, reporter, started, InProcess(), None)
+    with cluster.connected():
+        plan = plan_for(config, dataset, dealt)
+        reporter.say(plan.describe())
+        return _simulate(config, dataset, dealt, out, reporter, started, Pool(plan, config.actor_per_client), plan)
+
+
+def _simulate(config, dataset, dealt, out, reporter, started, runner, plan) -> tuple[Path, dict]:
+    record = Record(out)
+    reporter.say(f"run directory: {out}")
+    counts = dealt.counts(dataset.train.y, dataset.classes)
+    # Drawn while the actors start: importing matplotlib takes a second.
+    drawing = threading.Thread(target=draw_labels, args=(counts, dataset.class_names, out / "labels.png"))
+    drawing.start()
+    try:
+        for note in (*dataset.notes, *dealt.notes):
+            record.event("note", text=note)
+        runner.on_event = record.event
+        data = federation(config, dataset, dealt, runner.put)
+        class_names = dataset.class_names
+        del dataset  # from here on the pixels are in the object store only
+        fingerprints, model_bytes = runner.start(data)
+        distinct = [f for i, f in enumerate(fingerprints) if f not in fingerprints[:i]]
+        if len(distinct) > 1:
+            text = f"mixed hardware ({distinct}): equal hashes are promised on one kind of device only"
+            reporter.say(f"warning: {text}")
+            record.event("warning", text=text)
+        record.config(
+            config, fingerprint=distinct, plan=plan.describe() if plan else "in this process",
+            classes=list(class_names), mean=data.mean, std=data.std,
+        )  # fmt: skip
+        setup = time.perf_counter() - started
+        reporter.start(config.rounds)
+
+        def on_round(line: dict) -> None:
+            record.metrics(line)
+            reporter.round(line)
+
+        result = Simulation(config, data, runner, model_bytes).run(on_round)
+    finally:
+        reporter.stop()
+        runner.stop()
+        drawing.join()
+    summary = summarise(config, result) | {
+        "setup_seconds": round(setup, 3), "seconds": round(time.perf_counter() - started, 3)
+    }  # fmt: skip
+    record.finish(result.models, summary)
+    write_report(out)
+    return out, summary
+
+
+def summarise(config: RunConfig, result: Result) -> dict:
+    """summary.json without its times."""
+    accuracies = [line["accuracy"] for line in result.history if line["accuracy"] is not None]
+    return {
+        "method": config.method,
+        "final_accuracy": accuracies[-1],
+        "best_accuracy": max(accuracies),
+        "rounds": config.rounds,
+        "model_sha256": result.model_sha256,
+        "server_state_sha256": result.server_state_sha256,
+        "bytes_up": sum(line["bytes_up"] for line in result.history),
+        "bytes_down": sum(line["bytes_down"] for line in result.history),
+        "failures": sum(line["failures"] for line in result.history),
+    }

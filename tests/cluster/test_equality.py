@@ -1,0 +1,95 @@
+"""One configuration, one hash: whatever the actors, nodes, order of arrival, or deaths."""
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+
+from raysim.engine.cluster import worker_environment
+from raysim.engine.in_process import InProcess
+from raysim.engine.messages import ClientFailure, RunFailure
+from tests.simulate import comparable, simulate, simulate_on_ray
+
+EVERYTHING = "tests.parts.everything"  # all hooks at once
+
+
+@pytest.fixture(scope="module")
+def reference():
+    """The undisturbed run of each method, in this process."""
+    return {method: comparable(simulate(method=method)) for method in ("fedavg", EVERYTHING, "tests.parts.committee")}
+
+
+@pytest.mark.parametrize("workers", [2, 5])
+@pytest.mark.parametrize("method", ["fedavg", EVERYTHING, "tests.parts.committee"])
+def test_in_process_with_several_workers(reference, method, workers):
+    assert comparable(simulate(method=method, runner=InProcess(workers))) == reference[method]
+
+
+@pytest.mark.usefixtures("local_ray")
+class TestOnOneNode:
+    @pytest.mark.parametrize("actors", [1, 2, 4])
+    def test_actors(self, reference, actors):
+        assert comparable(simulate_on_ray(method=EVERYTHING, actors=actors)) == reference[EVERYTHING]
+
+    def test_several_models(self, reference):
+        method = "tests.parts.committee"
+        assert comparable(simulate_on_ray(method=method, actors=2)) == reference[method]
+
+    def test_actor_per_client(self, reference):
+        assert comparable(simulate_on_ray(actor_per_client=True)) == reference["fedavg"]
+
+    def test_answers_in_any_order(self, reference):
+        method = f"{EVERYTHING}+tests.parts.sleepy"
+        assert comparable(simulate_on_ray(method=method, actors=3)) == reference[EVERYTHING]
+
+    def test_killed_actors(self, reference, tmp_path):
+        """Client 3 takes its actor down twice in round 2; its work and what the actor had summed is done again."""
+        for fuse in "ab":
+            (tmp_path / fuse).touch()
+        active = {"active": 10}
+        undisturbed = comparable(simulate(method=EVERYTHING, **active))
+        killed = simulate_on_ray(
+            method=f"{EVERYTHING}+tests.parts.doomed", actors=2, **active, **{"doomed.fuses": str(tmp_path)}
+        )
+        assert not list(tmp_path.iterdir())
+        assert [line["failures"] for line in killed.history] == [0, 2, 0]
+        assert comparable(killed) == undisturbed
+
+    def test_a_client_that_always_kills_its_actor_ends_the_run(self, tmp_path):
+        for i in range(20):
+            (tmp_path / str(i)).touch()
+        with pytest.raises(RunFailure, match=r"client 3 took its actor down 5 times"):
+            simulate_on_ray(method="tests.parts.doomed", actors=1, active=10, **{"doomed.fuses": str(tmp_path)})
+
+    def test_a_client_that_raises_ends_the_run_with_its_own_traceback(self):
+        with pytest.raises(ClientFailure, match=r"client 3 failed in round 2 .*this client is doomed") as caught:
+            simulate_on_ray(method="tests.parts.doomed", actors=2, active=10, **{"doomed.raises": True})
+        assert "doomed.py" in caught.value.traceback
+
+    def test_nothing_stays_reserved(self):
+        simulate_on_ray(actors=2, rounds=1)
+        total, free = ray.cluster_resources(), {}
+        for _ in range(50):
+            free = ray.available_resources()
+            if free.get("CPU") == total["CPU"] and free.get("GPU") == total["GPU"]:
+                break
+            ray.wait([ray.remote(num_cpus=0)(lambda: None).remote()])
+        assert (free["CPU"], free["GPU"]) == (total["CPU"], total["GPU"])
+
+
+def test_an_update_that_is_not_finite_names_client_and_round():
+    with pytest.raises(ClientFailure, match=r"client 3 failed in round 2 .*holds nan.*--lr"):
+        simulate(method="tests.parts.doomed", active=10, **{"doomed.nan": True})
+
+
+def test_three_nodes(reference):
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80 * 2**20})
+    try:
+        for _ in range(2):
+            nodes.add_node(num_cpus=1, object_store_memory=80 * 2**20)
+        ray.init(address=nodes.address, logging_level="ERROR", runtime_env={"env_vars": worker_environment()})
+        nodes.wait_for_nodes()
+        assert len([n for n in ray.nodes() if n["Alive"]]) == 3
+        assert comparable(simulate_on_ray(method=EVERYTHING)) == reference[EVERYTHING]
+    finally:
+        ray.shutdown()
+        nodes.shutdown()

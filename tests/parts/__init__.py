@@ -1,0 +1,1 @@
+"""Methods made for tests, named by module: `--method tests.parts.sleepy`."""

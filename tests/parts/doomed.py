@@ -1,0 +1,34 @@
+"""Kills its own actor, or raises, for one client in one round."""
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from raysim.methods.base import Part, Upload
+from raysim.settings import setting
+
+
+@dataclass(frozen=True)
+class Doomed(Part):
+    """Dies once per file in `fuses` (it removes one before), raises ValueError without any."""
+
+    fuses: str = setting("", "folder of fuses")
+    client: int = setting(3, "the one that dies")
+    round: int = setting(2, "when it dies")
+    raises: bool = setting(False, "raise instead")
+    nan: bool = setting(False, "give back a model that is not finite")
+
+    def begin(self, client):
+        if (client.id, client.t) != (self.client, self.round):
+            return
+        if self.raises:
+            raise ValueError("this client is doomed")
+        if self.fuses and (left := sorted(Path(self.fuses).iterdir())):
+            left[0].unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def end(self, client):
+        if self.nan and (client.id, client.t) == (self.client, self.round):
+            client.model.weights[5] = float("nan")
+        return Upload()

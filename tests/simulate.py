@@ -1,0 +1,65 @@
+"""Small runs for tests: a dataset that is learnt in a few rounds, and one call that runs a configuration on it."""
+
+import numpy as np
+
+from raysim.config import resolve
+from raysim.data import Dataset, Split
+from raysim.data.partition import partition
+from raysim.engine import cluster
+from raysim.engine.in_process import InProcess
+from raysim.engine.plan import make_plan
+from raysim.engine.pool import Pool
+from raysim.engine.simulation import Result, Simulation
+from raysim.engine.store import federation
+
+SMALL = {
+    "model": "mlp", "clients": 10, "active": 6, "rounds": 3, "lr": 0.05, "batch_size": 8, "partition": "dirichlet",
+    "beta": 0.5, "eval_batch": 64, "seed": 3,
+}  # fmt: skip
+
+
+def blobs(train: int = 400, test: int = 200, classes: int = 5, shape=(1, 8, 8), seed: int = 0) -> Dataset:
+    """A class is a random pattern; an image is its pattern and noise."""
+    draw = np.random.default_rng(seed)
+    patterns = draw.integers(40, 216, (classes, *shape))
+
+    def split(n: int) -> Split:
+        y = draw.integers(0, classes, n)
+        noisy = patterns[y] + draw.normal(0, 90, (n, *shape))
+        return Split(np.clip(noisy, 0, 255).astype(np.uint8), y.astype(np.int64))
+
+    return Dataset("blobs", tuple(f"c{i}" for i in range(classes)), split(train), split(test))
+
+
+def configure(**settings):
+    return resolve([("test", SMALL | settings)])
+
+
+def simulate(dataset: Dataset | None = None, runner=None, **settings) -> Result:
+    """Run in this process, or on another runner."""
+    config = configure(**settings)
+    dataset = dataset or blobs()
+    dealt = partition(
+        dataset.train.y, dataset.classes, kind=config.partition, clients=config.clients, seed=config.seed,
+        beta=config.beta, classes_per_client=config.classes_per_client,
+    )  # fmt: skip
+    runner = runner or InProcess()
+    try:
+        data = federation(config, dataset, dealt, runner.put)
+        _, model_bytes = runner.start(data)
+        return Simulation(config, data, runner, model_bytes).run()
+    finally:
+        runner.stop()
+
+
+def simulate_on_ray(dataset: Dataset | None = None, **settings) -> Result:
+    """Run on the Ray this process is connected to."""
+    config = configure(**settings)
+    plan = make_plan(config, cluster.nodes(), client_bytes=2**20)
+    return simulate(dataset, Pool(plan, config.actor_per_client), **settings)
+
+
+def comparable(result: Result) -> tuple:
+    """What two runs of one configuration must agree on."""
+    lines = [{k: v for k, v in line.items() if k not in ("seconds", "failures")} for line in result.history]
+    return result.model_sha256, result.server_state_sha256, lines
