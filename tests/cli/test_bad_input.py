@@ -1,0 +1,151 @@
+"""Wrong input: one line on stderr, exit code 2, no traceback, nothing half-written. Before Ray starts."""
+
+import io
+import os
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import ray
+from PIL import Image
+
+from raysim.__main__ import main
+
+SMALL = ["--clients", "4", "--rounds", "1"]
+
+
+def png(size=(16, 16)) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", size).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def parquet_folder(path, images, labels):
+    path.mkdir()
+    for split in ("train", "test"):
+        table = pa.table({"image": [{"bytes": image, "path": None} for image in images], "label": labels})
+        pq.write_table(table, path / f"{split}-00000-of-00001.parquet")
+    return path
+
+
+def corrupt_parquet(tmp_path):
+    folder = parquet_folder(tmp_path / "d", [png()] * 8, [0, 1] * 4)
+    (folder / "train-00000-of-00001.parquet").write_bytes(b"PAR1 not really PAR1")
+    return ["--dataset", str(folder)], ["train-00000-of-00001.parquet"]
+
+
+def not_an_image(tmp_path):
+    folder = parquet_folder(tmp_path / "d", [png()] * 5 + [b"hello"] + [png()] * 2, [0, 1] * 4)
+    return ["--dataset", str(folder)], ["train-00000-of-00001.parquet", "5"]
+
+
+def huge_image(tmp_path):
+    # A real PNG header that announces 20,000 × 20,000 pixels; decoding it would take 1.2 GB.
+    bomb = bytearray(png())
+    bomb[16:24] = (20_000).to_bytes(4, "big") * 2
+    import zlib
+
+    bomb[29:33] = zlib.crc32(bytes(bomb[12:29])).to_bytes(4, "big")
+    folder = parquet_folder(tmp_path / "d", [png()] * 7 + [bytes(bomb)], [0, 1] * 4)
+    return ["--dataset", str(folder)], ["row 7", "20,000x20,000", "4,096x4,096"]
+
+
+def labels_out_of_range(tmp_path):
+    return ["--dataset", str(parquet_folder(tmp_path / "d", [png()] * 8, [0, 1, -3, 1] * 2))], ["-3", "label"]
+
+
+def out_exists(tmp_path):
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "config.json").write_text("{}")
+    return ["--out", str(tmp_path / "old")], ["exists", "--overwrite"]
+
+
+def out_is_no_run(tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").write_text("precious")
+    return ["--out", str(tmp_path / "home"), "--overwrite"], ["not a run directory"]
+
+
+def out_is_a_file(tmp_path):
+    (tmp_path / "file").write_text("")
+    return ["--out", str(tmp_path / "file")], ["is a file"]
+
+
+def out_below_a_file(tmp_path):
+    (tmp_path / "file").write_text("")
+    return ["--out", str(tmp_path / "file" / "run")], ["cannot be written"]
+
+
+def wrong_config(tmp_path):
+    (tmp_path / "run.toml").write_text('rounds = "many"\n')
+    return ["--config", str(tmp_path / "run.toml")], ["run.toml", "--rounds must be a whole number", "many"]
+
+
+CASES = {
+    "unknown command": lambda _: (["rum"], ["unknown command 'rum'", "'run'"]),
+    "unknown method": lambda _: (["--method", "fedprx"], ["'fedprx'", "did you mean 'fedprox'"]),
+    "unknown dataset": lambda _: (["--dataset", "shaps"], ["shaps", "shapes"]),
+    "unknown flag": lambda _: (["--beeta", "1"], ["--beeta", "did you mean '--beta'"]),
+    "unknown model": lambda _: (["--model", "hfmds"], ["'hfmds'", "hfmds-cnn"]),
+    "dataset not found": lambda p: (["--dataset", "cifar10", "--data", str(p)], [str(p), "--download", "--data"]),
+    "corrupt parquet": corrupt_parquet,
+    "not an image": not_an_image,
+    "huge image": huge_image,
+    "labels out of range": labels_out_of_range,
+    "too many classes": lambda _: (
+        ["--partition", "classes", "--classes-per-client", "11"],
+        ["11 classes per client", "10"],
+    ),
+    "too many clients": lambda _: (["--clients", "20000"], ["20000 clients", "10000 training samples"]),
+    "out exists": out_exists,
+    "out is no run": out_is_no_run,
+    "out is a file": out_is_a_file,
+    "out below a file": out_below_a_file,
+    "wrong type in config": wrong_config,
+    "report of nothing": lambda p: (["report", str(p)], ["not a run directory"]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bad_input(case, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAYSIM_DATA", raising=False)
+    words, expected = CASES[case](tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    if words[0].startswith("--"):
+        words = ["run", *SMALL, *words]
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    lines = captured.err.strip().splitlines()
+    assert len(lines) == 1, captured.err
+    assert all(word in lines[0] for word in expected), lines[0]
+    assert "Traceback" not in captured.err + captured.out
+    assert sorted(tmp_path.rglob("*")) == before
+    assert not ray.is_initialized()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_out_without_permission(tmp_path, capsys):
+    (tmp_path / "closed").mkdir(mode=0o500)
+    assert main(["run", *SMALL, "--out", str(tmp_path / "closed" / "run")]) == 2
+    assert "no permission" in capsys.readouterr().err
+
+
+def test_images_of_different_sizes_ask_for_image_size(tmp_path, capsys):
+    folder = parquet_folder(tmp_path / "d", [png(), png((20, 20))] * 10, [0, 1] * 10)
+    words = ["run", *SMALL, "--dataset", str(folder), "--out", str(tmp_path / "out")]
+    assert main(words) == 2
+    assert "--image-size" in capsys.readouterr().err
+    assert main([*words, "--image-size", "16", "--in-process"]) == 0
+
+
+def test_overwrite_replaces_a_run_and_only_its_files(tmp_path, capsys):
+    words = ["run", "--train-size", "60", "--test-size", "20", *SMALL, "--in-process", "--out", str(tmp_path / "r")]
+    assert main(words) == 0
+    (tmp_path / "r" / "notes.txt").write_text("mine")
+    first = (tmp_path / "r" / "metrics.jsonl").read_text()
+    assert main(words) == 2
+    assert main([*words, "--overwrite", "--seed", "5"]) == 0
+    assert (tmp_path / "r" / "notes.txt").read_text() == "mine"
+    assert (tmp_path / "r" / "metrics.jsonl").read_text() != first
+    assert len((tmp_path / "r" / "metrics.jsonl").read_text().splitlines()) == 1

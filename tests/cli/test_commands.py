@@ -1,0 +1,103 @@
+"""The commands as a user calls them, and what a run leaves behind."""
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from raysim.__main__ import main
+
+ROOT = Path(__file__).parents[2]
+TINY = ["--train-size", "80", "--test-size", "40", "--clients", "4", "--rounds", "2", "--model", "small-cnn"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "tiny"
+    assert main(["run", *TINY, "--in-process", "--method", "fedprox", "--out", str(out)]) == 0
+    return out
+
+
+def test_the_run_directory_is_complete(run):
+    names = {path.name for path in run.iterdir()}
+    assert names >= {"config.json", "metrics.jsonl", "summary.json", "model.safetensors", "labels.png", "report.html"}
+    assert not [name for name in names if name.endswith(".tmp")]
+    config = json.loads((run / "config.json").read_text())
+    assert config["settings"]["fedprox.mu"] == 0.01
+    assert config["versions"]["torch"].startswith("2.13.0")
+    assert config["fingerprint"][0]["threads"] == 1
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [1, 2]
+    assert lines[0].keys() >= {
+        "round", "accuracy", "loss", "clients", "seconds", "bytes_up", "bytes_down", "failures", "terms",
+    }  # fmt: skip
+    assert lines[1]["terms"]["fedprox"] > 0
+
+
+def test_the_hash_is_what_the_contract_says(run):
+    """Name, dtype, shape and little-endian bytes of parameters and floating buffers, sorted by name."""
+    sha = hashlib.sha256()
+    for name, array in sorted(load_file(run / "model.safetensors").items()):
+        assert array.dtype == np.float32
+        sha.update(f"{name}|float32|{array.shape}|".encode() + array.astype("<f4").tobytes())
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["model_sha256"] == sha.hexdigest()
+    assert summary["rounds"] == 2
+    assert 0 <= summary["final_accuracy"] <= summary["best_accuracy"] <= 1
+
+
+def test_the_report_is_one_page_that_asks_for_nothing(run):
+    page = (run / "report.html").read_text()
+    assert "fedprox on shapes" in page
+    assert "<svg" in page
+    assert "data:image/png;base64," in page
+    assert "<script" not in page
+    # Names of XML vocabularies are no requests.
+    links = [word for word in page.split('"') if word.startswith(("http:", "https:", "//"))]
+    vocabularies = ("http://www.w3.org/", "http://purl.org/", "http://creativecommons.org/", "https://matplotlib.org/")
+    assert all(link.startswith(vocabularies) for link in links)
+
+
+def test_the_report_can_be_written_again_also_of_an_unfinished_run(run, tmp_path, capsys):
+    for name in ("config.json", "metrics.jsonl"):
+        (tmp_path / name).write_text((run / name).read_text())
+    assert main(["report", str(tmp_path)]) == 0
+    assert "Not finished: 2 of 2 rounds" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("methods", ["fedavg", "fedprox"]),
+        ("datasets", ["shapes", "cifar10", "celeba"]),
+        ("models", ["hfmds-cnn", "resnet18-gn"]),
+        ("presets", ["fedavg-cifar10", "HFMDS"]),
+        ("--help", ["run", "plan", "presets"]),
+    ],
+)
+def test_what_there_is(command, words, capsys):
+    assert main([command]) == 0
+    told = capsys.readouterr().out
+    assert all(word in told for word in words)
+
+
+def test_help_lists_every_setting_with_the_parts_own(capsys):
+    assert main(["run", "--help"]) == 0
+    told = capsys.readouterr().out
+    assert all(word in told for word in ("--batch-size", "--fedprox.mu", "--preset", "--config", "--actors"))
+
+
+def test_the_driver_needs_no_torch():
+    """Everything a run checks before Ray starts, with the modules it would drive Ray with."""
+    code = (
+        "import sys; from raysim.__main__ import _config; import raysim.run as r;"
+        "r.prepare(_config(['--clients', '10'], {})); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+

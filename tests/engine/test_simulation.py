@@ -1,0 +1,151 @@
+"""The round loop against an independent FedAvg in plain PyTorch, and the rules every run keeps."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from raysim.data.partition import partition
+from tests.simulate import blobs, comparable, configure, simulate
+
+
+def initial_model() -> nn.Module:
+    """hfmds-cnn's layers, written again; only the initial numbers are taken from raysim."""
+    net = nn.Sequential(
+        nn.Conv2d(1, 32, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(1024, 512), nn.ReLU(), nn.Linear(512, 5),
+    )  # fmt: skip
+    from raysim.models import build
+
+    with torch.no_grad():
+        for ours, theirs in zip(net.parameters(), build("hfmds-cnn", (1, 28, 28), 5, seed=3).parameters(), strict=True):
+            ours.copy_(theirs)
+    return net
+
+
+def plain_fedavg(dataset, owners, batches, rounds, lr, momentum, weight_decay) -> dict[str, torch.Tensor]:
+    """Federated averaging as one would write it in an afternoon: all clients, one epoch, weighted by samples."""
+    x = torch.from_numpy(dataset.train.x).double()
+    x = ((x - x.mean((0, 2, 3), keepdim=True)) / x.std((0, 2, 3), keepdim=True, correction=0)).float()
+    y = torch.from_numpy(dataset.train.y)
+    server = initial_model()
+    for t in range(1, rounds + 1):
+        average, total = None, 0
+        for k, mine in enumerate(owners):
+            client = initial_model()
+            client.load_state_dict(server.state_dict())
+            optimizer = torch.optim.SGD(client.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay)
+            for batch in batches(t, k):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(client(x[mine[batch]]), y[mine[batch]]).backward()
+                optimizer.step()
+            weighted = [len(mine) * p.detach().double() for p in client.parameters()]
+            average = weighted if average is None else [a + w for a, w in zip(average, weighted, strict=True)]
+            total += len(mine)
+        with torch.no_grad():
+            for p, a in zip(server.parameters(), average, strict=True):
+                p.copy_(a / total)
+    return [p.detach().numpy() for p in server.parameters()]
+
+
+def test_equals_plain_pytorch_fedavg():
+    """3 rounds of 5 clients, unequal sizes; the batch order is the only thing taken from raysim."""
+    from raysim.rng import stream
+
+    dataset = blobs(train=230, test=50, shape=(1, 28, 28))
+    settings = {
+        "model": "hfmds-cnn", "clients": 5, "active": 5, "rounds": 3, "lr": 0.02, "momentum": 0.9,
+        "weight_decay": 1e-3, "batch_size": 16,
+    }  # fmt: skip
+    result = simulate(dataset, **settings)
+    dealt = partition(dataset.train.y, 5, kind="dirichlet", clients=5, seed=3, beta=0.5)
+    owners = [dealt.indices(k) for k in range(5)]
+    assert len({len(mine) for mine in owners}) > 1
+
+    def batches(t, k):
+        order = stream(3, "batches", t, k).permutation(len(owners[k]))
+        return [order[i : i + 16] for i in range(0, len(order), 16)]
+
+    expected = plain_fedavg(dataset, owners, batches, rounds=3, lr=0.02, momentum=0.9, weight_decay=1e-3)
+    ours = [v for v in result.models[0].values() if np.issubdtype(v.dtype, np.floating)]
+    for got, want in zip(ours, expected, strict=True):
+        assert np.abs(got - want).max() <= 1e-5
+
+
+def test_the_seed_decides():
+    assert comparable(simulate(seed=3)) == comparable(simulate(seed=3))
+    assert simulate(seed=3).model_sha256 != simulate(seed=4).model_sha256
+
+
+def test_uniform_weighting_differs_from_weighting_by_samples():
+    assert simulate(weighting="uniform").model_sha256 != simulate(weighting="samples").model_sha256
+
+
+def test_evaluation_is_the_accuracy_of_the_saved_model_and_does_not_depend_on_the_batch():
+    dataset = blobs(test=150)
+    result = simulate(dataset, eval_batch=64)
+    assert result.history[-1]["accuracy"] == simulate(dataset, eval_batch=7).history[-1]["accuracy"]
+    weights = result.models[0]
+    x = dataset.test.x.reshape(150, -1).astype(np.float64)
+    train = dataset.train.x.astype(np.float64)
+    hidden = (x - train.mean()) / train.std() @ weights["extractor.1.weight"].T + weights["extractor.1.bias"]
+    logits = np.maximum(hidden, 0) @ weights["head.weight"].T + weights["head.bias"]
+    assert result.history[-1]["accuracy"] == (logits.argmax(1) == dataset.test.y).mean()
+    shifted = logits - logits.max(1, keepdims=True)
+    losses = np.log(np.exp(shifted).sum(1)) - shifted[np.arange(150), dataset.test.y]
+    assert result.history[-1]["loss"] == pytest.approx(losses.mean(), rel=1e-4)
+
+
+def test_eval_every_skips_rounds_but_never_the_last():
+    evaluated = [line["accuracy"] is not None for line in simulate(rounds=5, eval_every=2).history]
+    assert evaluated == [False, True, False, True, True]
+    evaluated = [line["accuracy"] is not None for line in simulate(rounds=3, eval_every=0).history]
+    assert evaluated == [False, False, True]
+
+
+def test_evaluating_more_often_changes_nothing_in_the_model():
+    assert simulate(rounds=4, eval_every=1).model_sha256 == simulate(rounds=4, eval_every=0).model_sha256
+
+
+def test_bytes_are_the_models():
+    line = simulate(rounds=1).history[0]
+    parameters = 64 * 64 + 64 + 64 * 5 + 5
+    assert line["bytes_up"] == line["bytes_down"] == 6 * parameters * 4
+
+
+@pytest.mark.parametrize("settings", [{"local_steps": 7}, {"local_epochs": 2}, {"optimizer": "adam", "lr": 1e-3}])
+def test_local_work_is_what_was_asked(settings):
+    assert simulate(**settings).model_sha256 != simulate().model_sha256
+
+
+def test_batches_cover_each_epoch_once():
+    from raysim.engine.client import Client
+
+    client = Client(2, 1, configure(batch_size=4, local_epochs=2), 5, None, None, None, torch.zeros(10), {}, {})
+    batches = [b.tolist() for b in client.batches()]
+    assert [len(b) for b in batches] == [4, 4, 2, 4, 4, 2]
+    for epoch in (batches[:3], batches[3:]):
+        assert sorted(i for batch in epoch for i in batch) == list(range(10))
+    assert batches[:3] != batches[3:]
+    steps = Client(2, 1, configure(batch_size=4, local_steps=5), 5, None, None, None, torch.zeros(10), {}, {})
+    assert [b.tolist() for b in steps.batches()] == batches[:5]
+
+
+def test_learning_rate_decay():
+    config = configure(lr=0.8, lr_decay=0.5, lr_decay_every=10)
+    assert [config.learning_rate(t) for t in (1, 10, 11, 21)] == [0.8, 0.8, 0.4, 0.2]
+
+
+def test_cohorts_are_seeded_distinct_and_change_with_the_round():
+    from raysim.engine.simulation import Simulation
+
+    class Nobody:
+        def call_server(self, *arguments):
+            return None
+
+    simulation = Simulation(configure(clients=1000, active=50), None, Nobody(), 0)
+    first, again, second = simulation.sample(1), simulation.sample(1), simulation.sample(2)
+    assert first == again != second
+    assert len(set(first)) == 50
+    assert first == sorted(first)
