@@ -129,7 +129,7 @@ class Worker:
         )  # fmt: skip
 
     def _to_batch(self, x: np.ndarray, y: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        pixels = to_device(x, self.device).to(torch.float32)
+        pixels = to_device(x, self.device).to(torch.float32, memory_format=torch.channels_last)
         return pixels.sub_(self.mean).div_(self.std), to_device(y, self.device)
 
     def _train_one(self, client: Client) -> tuple[dict[str, float], float, dict[str, Upload]]:
