@@ -17,7 +17,7 @@ $(SETUP): requirements.txt
 	@touch $@
 
 demo: $(SETUP)
-	@cluster/demo.sh $(BIN)
+	@cluster/one_job.sh $(BIN) -- jobs/fedavg_100clients.py
 
 test: $(SETUP) lint
 	$(BIN)/python -m pytest -m "not slow"

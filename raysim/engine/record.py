@@ -44,7 +44,9 @@ def _leaves(tree: dict, prefix: str = "") -> dict[str, object]:
 def run_directory(config: RunConfig) -> Path:
     """Where this run goes; an InputError if that is taken or cannot be written. Creates nothing."""
     name = f"{config.method}-{Path(config.dataset).name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    path = Path(config.out or Path("runs") / name).absolute()
+    # A job submitted with --working-dir runs in an uploaded copy that goes with the cluster: results go home instead.
+    base = Path.home() if "working_dir_files" in Path.cwd().parts else Path.cwd()
+    path = base / (config.out or Path("runs") / name)
     if path.exists() and not path.is_dir():
         raise InputError(f"--out {path} is a file; give a directory")
     if path.is_dir() and any(path.iterdir()):
