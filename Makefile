@@ -23,7 +23,7 @@ test: $(SETUP) lint
 	$(BIN)/python -m pytest -m "not slow"
 
 test-slow: $(SETUP)
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow --timeout 1800
 
 lint: $(SETUP)
 	$(BIN)/ruff check .

@@ -60,18 +60,19 @@ def run(config: RunConfig, reporter: Reporter) -> tuple[Path, dict]:
 
 
 def _simulate(config, dataset, dealt, out, reporter, started, runner, plan) -> tuple[Path, dict]:
-    record = Record(out)
-    reporter.say(f"run directory: {out}")
-    counts = dealt.counts(dataset.train.y, dataset.classes)
-    # Drawn while the actors start: importing matplotlib takes a second.
-    drawing = threading.Thread(target=draw_labels, args=(counts, dataset.class_names, out / "labels.png"))
-    drawing.start()
     try:
+        runner.reserve()  # before anything is written: it may be refused
+        record = Record(out)
+        reporter.say(f"run directory: {out}")
         for note in (*dataset.notes, *dealt.notes):
             record.event("note", text=note)
         runner.on_event = record.event
+        counts = dealt.counts(dataset.train.y, dataset.classes)
+        # Drawn while the actors start: importing matplotlib takes a second.
+        drawing = threading.Thread(target=draw_labels, args=(counts, dataset.class_names, out / "labels.png"))
+        drawing.start()
         data = federation(config, dataset, dealt, runner.put)
-        class_names = dataset.class_names
+        class_names = list(dataset.class_names)
         del dataset  # from here on the pixels are in the object store only
         fingerprints, model_bytes = runner.start(data)
         distinct = [f for i, f in enumerate(fingerprints) if f not in fingerprints[:i]]
@@ -79,9 +80,9 @@ def _simulate(config, dataset, dealt, out, reporter, started, runner, plan) -> t
             text = f"mixed hardware ({distinct}): equal hashes are promised on one kind of device only"
             reporter.say(f"warning: {text}")
             record.event("warning", text=text)
+        plan_text = plan.describe() if plan else "in one process"
         record.config(
-            config, fingerprint=distinct, plan=plan.describe() if plan else "in this process",
-            classes=list(class_names), mean=data.mean, std=data.std,
+            config, fingerprint=distinct, plan=plan_text, classes=class_names, mean=data.mean, std=data.std
         )  # fmt: skip
         setup = time.perf_counter() - started
         reporter.start(config.rounds)
@@ -91,13 +92,12 @@ def _simulate(config, dataset, dealt, out, reporter, started, runner, plan) -> t
             reporter.round(line)
 
         result = Simulation(config, data, runner, model_bytes).run(on_round)
+        drawing.join()
     finally:
         reporter.stop()
         runner.stop()
-        drawing.join()
-    summary = summarise(config, result) | {
-        "setup_seconds": round(setup, 3), "seconds": round(time.perf_counter() - started, 3)
-    }  # fmt: skip
+    times = {"setup_seconds": round(setup, 3), "seconds": round(time.perf_counter() - started, 3)}
+    summary = summarise(config, result) | times
     record.finish(result.models, summary)
     write_report(out)
     return out, summary

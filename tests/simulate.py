@@ -46,6 +46,7 @@ def simulate(dataset: Dataset | None = None, runner=None, **settings) -> Result:
     runner = runner or InProcess()
     try:
         data = federation(config, dataset, dealt, runner.put)
+        runner.reserve()
         _, model_bytes = runner.start(data)
         return Simulation(config, data, runner, model_bytes).run()
     finally:

@@ -4,7 +4,6 @@
 trusted until it is decoded. Torch is not imported unless torchvision must read the files.
 """
 
-import difflib
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from raysim.data import folders, images, named, parquet, shapes
 from raysim.data.dataset import HELD_OUT, Dataset, Found, Source, Split, hold_out, keep_stratified, wrong
 from raysim.rng import stream
+from raysim.settings import nearest
 
 __all__ = ["Dataset", "Split", "catalogue", "load"]
 
@@ -87,9 +87,8 @@ def _folder(name: str, data: str | Path | None) -> Path:
         raise wrong(f"{path}: a file; give the folder it is in")
     if "/" in name or "\\" in name:
         raise wrong(f"{name}: no such folder; give a folder of Parquet files or images, or one of: {_names()}")
-    near = difflib.get_close_matches(name.lower().replace("-", "_"), ["shapes", *named.DATASETS], n=1, cutoff=0.5)
-    guess = f"did you mean {near[0]}? " if near else ""
-    raise wrong(f"dataset {name!r} is not known; {guess}There are {_names()}, and any folder by its path")
+    guess = nearest(name.lower().replace("-", "_"), ["shapes", *named.DATASETS], f"; there are {_names()}.")
+    raise wrong(f"--dataset: unknown dataset '{name}'{guess} A folder goes by its path")
 
 
 def _names() -> str:

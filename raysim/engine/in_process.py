@@ -19,6 +19,9 @@ class InProcess:
     def put(self, value):
         return value
 
+    def reserve(self) -> None:
+        """Nothing to reserve."""
+
     def start(self, federation) -> tuple[list[dict], int]:
         self.server = Server(federation)
         self.workers = [Worker(federation) for _ in range(self.workers_wanted)]

@@ -60,9 +60,8 @@ class Pool:
                 raise error.cause from None
             raise RunFailure(f"the run failed: {error.cause!r}", str(error)) from None
 
-    def start(self, federation) -> tuple[list[dict], int]:
-        """Place and start every actor; what each runs on, and the bytes of one model."""
-        self.federation = ray.put(federation)
+    def reserve(self) -> None:
+        """Take the plan's place in the cluster, or say that there is none."""
         selector = [{"ray.io/node-id": slot.node} for slot in self.plan.slots]
         self.placement = placement_group(self.plan.bundles(), bundle_label_selector=selector)
         if not self.placement.wait(PLACEMENT_SECONDS):
@@ -71,6 +70,10 @@ class Pool:
                 f"no room for {self.plan.actors} client actors within {PLACEMENT_SECONDS} s: asked for "
                 f"{self.plan.total()}, free {free or 'nothing'}; wait for other jobs, or use fewer --actors"
             )
+
+    def start(self, federation) -> tuple[list[dict], int]:
+        """Start every actor; what each runs on, and the bytes of one model."""
+        self.federation = ray.put(federation)
         self.server = ServerActor.options(
             name="server", num_gpus=self.plan.server_gpu, scheduling_strategy=self._slot(0)
         ).remote("raysim.engine.server", "Server", self.federation)

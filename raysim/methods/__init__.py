@@ -18,7 +18,7 @@ def names() -> list[str]:
 
 
 def describe(name: str) -> str:
-    """The first line of the method's file."""
+    """One line about a method: the first of its part's docstring."""
     if name == "fedavg":
         return "Federated averaging (McMahan et al., 2017): what every other method adds to."
     return (part_class(name).__doc__ or "").strip().splitlines()[0]

@@ -6,6 +6,7 @@ import io
 import json
 from pathlib import Path
 
+from raysim.engine.record import write_atomically
 from raysim.errors import InputError
 
 STYLE = """
@@ -49,9 +50,8 @@ def write_report(run: str | Path) -> Path:
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>'
         f"<body>{''.join(parts)}</body></html>\n"
     )
-    path = run / "report.html"
-    path.write_text(page, encoding="utf-8")
-    return path
+    write_atomically(run / "report.html", page.encode())
+    return run / "report.html"
 
 
 def _lines(path: Path) -> list[dict]:

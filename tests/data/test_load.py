@@ -23,12 +23,12 @@ def test_the_catalogue_has_every_name_on_one_line():
     [("cifar", "cifar10"), ("CIFAR-10", "cifar10"), ("FashionMNIST", "fashion_mnist"), ("shape", "shapes")],
 )
 def test_an_unknown_name_suggests_the_nearest(name, meant):
-    with one_line_error(repr(name), f"did you mean {meant}?", "svhn"):
+    with one_line_error(repr(name), f"did you mean '{meant}'?", "path"):
         load(name)
 
 
 def test_a_name_like_no_other():
-    with one_line_error("'xyz'", "There are shapes, mnist"):
+    with one_line_error("'xyz'", "there are shapes, mnist"):
         load("xyz")
 
 
