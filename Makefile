@@ -29,7 +29,7 @@ lint: $(SETUP)
 	$(BIN)/ruff check .
 
 bench: $(SETUP)
-	$(BIN)/python benchmarks/fedavg.py
+	$(BIN)/python -m benchmarks.fedavg
 
 clean:
 	rm -rf $(VENV)

@@ -1,6 +1,6 @@
 """raysim beside a plain PyTorch loop over 2 processes: the same FedAvg rounds, interleaved in one run.
 
-    make bench        or        python benchmarks/fedavg.py --rounds 10
+    make bench        or        python -m benchmarks.fedavg --rounds 10
 
 Both train the same clients on the same samples with the same optimiser, without evaluation, on 2 processes of one torch
 thread each. The plain loop has no framework at all: it is the floor a simulator is measured against. What it prints is

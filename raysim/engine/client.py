@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch.nn import functional as F
 
 from raysim.config import RunConfig
 from raysim.engine.flat import FlatModel
+from raysim.engine.shared import column, images_of
 from raysim.rng import stream
 
 PERSONAL = "personal"  # key of a client's own parameters in its state, beside the parts' names
@@ -80,7 +82,11 @@ class Client:
     y: torch.Tensor
     broadcast: dict[str, dict]  # part -> what its server side sent
     state: dict[str, dict]  # part -> what it keeps
+    shared: dict[str, pa.Table] = field(default_factory=dict)  # part -> the dataset it shares with all clients
+    mean: torch.Tensor | None = None  # of the normalisation, per channel, in 0..255
+    std: torch.Tensor | None = None
     had_state: bool = False  # at the start of this pass
+    scratch: dict[str, dict] = field(default_factory=dict)  # part -> what it needs within this pass
 
     @property
     def samples(self) -> int:
@@ -94,6 +100,20 @@ class Client:
     def stream(self, purpose: str) -> np.random.Generator:
         """The client's own draws of this round; a part says `client.stream(f"{self.name}/noise")`."""
         return stream(self.config.seed, purpose, self.t, self.id)
+
+    def pixels(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalised images as pixels in [0, 1]."""
+        return ((x * self.std + self.mean) / 255).clamp(0, 1)
+
+    def pixel_range(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The normalised values of black and white."""
+        return -self.mean / self.std, (255 - self.mean) / self.std
+
+    def draw_shared(self, table: pa.Table, draw: np.random.Generator, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """So many random images of a shared dataset with their labels, on the device."""
+        rows = draw.integers(table.num_rows, size=count)
+        x = to_device(images_of(table)[rows], self.y.device)
+        return x.contiguous(memory_format=torch.channels_last), to_device(column(table, "label")[rows], self.y.device)
 
     def batches(self) -> Iterator[torch.Tensor]:
         """Index tensors of the local steps: every epoch a new order, the last batch as large as it is."""

@@ -4,9 +4,10 @@ import logging
 import os
 import signal
 import socket
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import ray
 
 from raysim.engine.plan import Node
@@ -31,17 +32,24 @@ def connected():
     if not address:
         options["include_dashboard"] = False
     on_terminate = signal.getsignal(signal.SIGTERM)  # ray.init puts its own there
+    before = psutil.Process().children(recursive=True)
     try:
-        ray.init(address=address or "local", **options)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        where = f"RAY_ADDRESS={address}" if address else "a local Ray"
-        raise RaysimError(f"cannot connect to {where}: {reason}") from error
-    signal.signal(signal.SIGTERM, on_terminate)
-    try:
+        try:
+            ray.init(address=address or "local", **options)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            where = f"RAY_ADDRESS={address}" if address else "a local Ray"
+            raise RaysimError(f"cannot connect to {where}: {reason}") from error
+        signal.signal(signal.SIGTERM, on_terminate)
         yield
     finally:
+        started = [process for process in psutil.Process().children(recursive=True) if process not in before]
         ray.shutdown()
+        # Interrupted while it starts, Ray leaves some of its processes behind.
+        _, left = psutil.wait_procs(started, timeout=1)
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 def _check_listening(address: str) -> None:

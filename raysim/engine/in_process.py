@@ -3,6 +3,7 @@
 import torch
 
 from raysim.engine.server import Server
+from raysim.engine.store import fetch
 from raysim.engine.work import Answers, Pass, Queue
 from raysim.engine.worker import Worker
 
@@ -31,7 +32,7 @@ class InProcess:
         return getattr(self.server, method)(*arguments)
 
     def get(self, value):
-        return value
+        return fetch(value)
 
     def run(self, work: Pass) -> Answers:
         answers = Answers()

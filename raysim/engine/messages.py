@@ -13,6 +13,7 @@ class Broadcast:
     version: int  # a new one for every pass; actors keep what they fetched under it
     weights: object  # reference to the server's models, a list of flat float32 arrays
     extras: object = None  # reference to part -> what its `broadcast` gave
+    shared: object = None  # part -> reference to the dataset it shares with all clients
     cohort: int = 1  # clients in this pass
     total_weight: float = 1.0  # their aggregation weights together, as planned
     route: dict[int, int] = field(default_factory=dict)  # client -> index of the model it trains, if not 0

@@ -4,6 +4,8 @@ An ordinary class. Under Ray it is made an actor; the in-process runner calls it
 """
 
 import numpy as np
+import pyarrow as pa
+import ray
 import torch
 
 from raysim import models
@@ -27,6 +29,9 @@ class Server:
         self.model = FlatModel(module.eval(), self.device)
         self.weights: list[torch.Tensor] = [self.model.weights.clone()]
         self.state: dict[str, dict] = {part.name: {} for part in self.config.parts}
+        self.shared: dict[str, pa.Table] = {}  # part -> the dataset all clients read
+        self.shared_references: dict[str, object] = {}
+        self.metrics: dict[str, float] = {}  # what parts want said of this round
         self.t = 0
         for part in self.config.parts:
             part.setup(self)
@@ -38,6 +43,12 @@ class Server:
     def stream(self, purpose: str) -> np.random.Generator:
         """The server's own draws of this round."""
         return stream(self.config.seed, f"server/{purpose}", self.t)
+
+    def share(self, part_name: str, table: pa.Table) -> None:
+        """Give a dataset to all clients from now on: one copy in the object store of every node."""
+        reference = ray.put(table) if ray.is_initialized() else table
+        self.shared_references[part_name] = reference
+        self.shared[part_name] = fetch(reference)  # the store's memory, so that ours is freed
 
     # -- called by the simulation ------------------------------------------------------------------------------------
 
@@ -54,6 +65,11 @@ class Server:
         self.t = t
         extras = {part.name: to_host(part.broadcast(self)) for part in self.config.parts}
         return extras, size_in_bytes(extras)
+
+    def told(self) -> tuple[dict[str, float], dict[str, object]]:
+        """What parts said of the round so far, and references to what they share."""
+        metrics, self.metrics = self.metrics, {}
+        return metrics, self.shared_references
 
     def route(self, part_name: str, t: int, clients: list[int]) -> dict[int, int]:
         self.t = t

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import pyarrow as pa
 
 from raysim.config import RunConfig
 from raysim.engine.messages import Broadcast, ClientReport
@@ -25,6 +26,7 @@ class Result:
     models: list[dict[str, np.ndarray]]
     model_sha256: str
     server_state_sha256: str
+    shared: dict[str, pa.Table]  # part -> the dataset it shared last, in the store's memory
     history: list[dict] = field(default_factory=list)
 
 
@@ -37,6 +39,7 @@ class Simulation:
         self.states: dict[int, object] = {}  # client -> reference to the states one pass returned
         self.weights = runner.call_server("publish")
         self.version = 0
+        self.shared: dict[str, object] = {}  # part -> reference to the dataset it shares
 
     def run(self, on_round: Callable[[dict], None] = lambda line: None) -> Result:
         """All rounds; `on_round` is given each line of metrics as it comes."""
@@ -44,8 +47,9 @@ class Simulation:
         for t in range(1, self.config.rounds + 1):
             history.append(self.round(t))
             on_round(history[-1])
+        shared = {name: self.runner.get(reference) for name, reference in self.shared.items()}
         models, state = self.runner.get(self.runner.call_server("export"))
-        return Result(models, digest(models), digest([state]), history)
+        return Result(models, digest(models), digest([state]), shared, history)
 
     def round(self, t: int) -> dict:
         """Extra exchanges, sample, broadcast, train, aggregate, evaluate."""
@@ -76,6 +80,7 @@ class Simulation:
             broadcast = self.broadcast(t, clients, line)
             answers = self.pass_over("reply", broadcast, in_groups(clients, part.group), (part.name,), line)
             self.send("receive", answers, part.name, t)
+            self.hear(line)
             i += 1
 
     def train(self, t: int, cohort: list[int], line: dict) -> list[ClientReport]:
@@ -87,6 +92,8 @@ class Simulation:
                 broadcast = replace(broadcast, route=route)
         answers = self.pass_over("train", broadcast, in_groups(cohort, 1), (), line)
         self.weights = self.send("aggregate", answers, t)
+        if any(overrides(part, "update") for part in self.config.parts):
+            self.hear(line)
         return [report for reports in answers.first for report in reports]
 
     def broadcast(self, t: int, clients: list[int], line: dict) -> Broadcast:
@@ -99,7 +106,12 @@ class Simulation:
         by_samples = self.config.weighting == "samples"
         total = float(self.federation.sizes[clients].sum() if by_samples else len(clients))
         self.version += 1
-        return Broadcast(t, self.version, self.weights, extras, len(clients), total)
+        return Broadcast(t, self.version, self.weights, extras, self.shared, len(clients), total)
+
+    def hear(self, line: dict) -> None:
+        """What the parts said at the server, and what they share now."""
+        metrics, self.shared = self.runner.get(self.runner.call_server("told"))
+        line |= metrics
 
     def pass_over(self, method: str, broadcast: Broadcast, groups: list[list[int]], extra: tuple, line: dict):
         """A pass over clients: keeps their new states, counts what they sent."""

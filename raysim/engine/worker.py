@@ -37,6 +37,7 @@ class Worker:
         self.version = 0  # of the broadcast held
         self.weights: list[torch.Tensor] = []
         self.extras: dict[str, dict] = {}
+        self.shared: dict = {}
         self.sums: dict[str, torch.Tensor] = {}
         self.summed = 0  # clients in the sums
 
@@ -113,6 +114,8 @@ class Worker:
         if broadcast.version != self.version:
             self.weights = to_device(fetch(broadcast.weights), self.device)
             self.extras = to_device(fetch(broadcast.extras) or {}, self.device)
+            # Zero-copy: the table stays in the store, however many clients read it.
+            self.shared = {name: fetch(reference) for name, reference in (broadcast.shared or {}).items()}
             self.sums, self.summed, self.version = {}, 0, broadcast.version
 
     def _client(self, client_id: int, states: dict[int, object]) -> Client:
@@ -125,7 +128,7 @@ class Worker:
         weights = self.weights[self.broadcast.route.get(client_id, 0)]
         return Client(
             client_id, self.broadcast.t, self.config, self.federation.classes, self.model, weights, x, y,
-            self.extras, state, client_id in states,
+            self.extras, state, self.shared, self.mean, self.std, had_state=client_id in states,
         )  # fmt: skip
 
     def _to_batch(self, x: np.ndarray, y: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:

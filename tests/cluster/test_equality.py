@@ -5,6 +5,7 @@ import ray
 
 from raysim.engine.in_process import InProcess
 from raysim.engine.messages import ClientFailure, RunFailure
+from raysim.engine.shared import table_digest
 from tests.simulate import comparable, simulate, simulate_on_ray
 
 EVERYTHING = "tests.parts.everything"  # all hooks at once
@@ -31,6 +32,13 @@ class TestOnOneNode:
     def test_several_models(self, reference):
         method = "tests.parts.committee"
         assert comparable(simulate_on_ray(method=method, actors=2)) == reference[method]
+
+    def test_shared_synthetic_data(self):
+        settings = {"method": "hfmds", "hfmds.every": 2, "hfmds.steps": 3, "hfmds.per_client": 10, "hfmds.group": 4}
+        here = simulate(**settings)
+        there = simulate_on_ray(actors=3, **settings)
+        assert comparable(there) == comparable(here)
+        assert table_digest(there.shared["hfmds"]) == table_digest(here.shared["hfmds"])
 
     def test_actor_per_client(self, reference):
         assert comparable(simulate_on_ray(actor_per_client=True)) == reference["fedavg"]

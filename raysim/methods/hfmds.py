@@ -1,0 +1,165 @@
+"""HFMDS-FL (arXiv 2308.04761): clients share images synthesised to have their real images' class-relevant features."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from raysim.engine.shared import column, images_of, make_table
+from raysim.methods.base import Part, Upload
+from raysim.privacy.psnr import psnr
+from raysim.settings import setting
+
+
+def class_activation(head: torch.nn.Linear, labels: torch.Tensor) -> torch.Tensor:
+    """Eq. 8: ∂q^y/∂z. The head is linear, so that is its row y whatever z is."""
+    return head.weight.detach()[labels]
+
+
+def hard_features(features: torch.Tensor, prototypes: torch.Tensor, mu: float) -> torch.Tensor:
+    """Eq. 10: away from the class's prototype for μ > 0, towards it for μ < 0."""
+    return (1 + mu) * features - mu * prototypes
+
+
+def matching_loss(made: torch.Tensor, real: torch.Tensor, how: str, temperature: float) -> torch.Tensor:
+    """Per sample, how far the masked features of the synthetic image are from those to match (eqs. 9 and 11)."""
+    if how == "mse":
+        return (made - real).square().mean(1)
+    if how == "kl-sum":
+        made, real = (z.clamp(min=0) + 1e-8 for z in (made, real))
+        log_made, log_real = ((z / z.sum(1, keepdim=True)).log() for z in (made, real))
+    else:
+        log_made, log_real = (F.log_softmax(z / temperature, 1) for z in (made, real))
+    if how == "kl-reverse":
+        log_made, log_real = log_real, log_made
+    return (log_made.exp() * (log_made - log_real)).sum(1)
+
+
+@dataclass(frozen=True)
+class HFMDS(Part):
+    """HFMDS-FL: training on shared synthetic images, made by hard feature matching."""
+
+    alpha: float = setting(0.1, "weight of the real data, the synthetic has the rest (α, eq. 6)", minimum=0, maximum=1)
+    mu: float = setting(0.5, "how far features go beyond their prototype; 0 is FMDS, below 0 easy (μ, eq. 10)")
+    momentum: float = setting(0.5, "of the local prototypes (λ)", minimum=0, maximum=1)
+    every: int = setting(20, "rounds between syntheses (T_d)", minimum=1)
+    steps: int = setting(500, "optimisation steps of a synthesis (T_g)", minimum=0)
+    per_client: int = setting(100, "images each client makes, if it has as many (B_g)", minimum=1)
+    lr: float = setting(0.02, "of Adam on the images", above=0)
+    match: Literal["kl", "kl-reverse", "kl-sum", "mse", "none"] = setting("kl", "matching loss; kl as in the paper")
+    match_weight: float = setting(1.0, "factor on the matching loss", minimum=0)
+    temperature: float = setting(1.0, "of the matching loss's softmax", above=0)
+    cam: Literal["relu", "raw"] = setting("relu", "positive part of the class activation map, or as eq. 11 prints it")
+    clamp: bool = setting(False, "keep synthetic pixels in the range of real ones")
+    accumulate: bool = setting(False, "keep earlier synthetic images")
+    group: int = setting(5, "clients synthesised in one batch; changes the last bits", minimum=1)
+
+    # -- synthesis, at the start of every T_d-th round, at all clients ------------------------------------------------
+
+    def exchange(self, server, t, i):
+        return "all" if t % self.every == 0 and i == 0 else None
+
+    def reply(self, clients):
+        rows = [np.sort(c.stream(f"{self.name}/rows").permutation(c.samples)[: self.per_client]) for c in clients]
+        real = torch.cat([c.x[r] for c, r in zip(clients, rows, strict=True)])
+        labels = torch.cat([c.y[r] for c, r in zip(clients, rows, strict=True)])
+        prototypes = torch.cat([self.prototypes(c)[c.y[r]] for c, r in zip(clients, rows, strict=True)])
+        noise = [
+            c.stream(f"{self.name}/noise").standard_normal((len(r), *c.x.shape[1:]), dtype=np.float32)
+            for c, r in zip(clients, rows, strict=True)
+        ]
+        made = self.synthesise(clients[0], real, labels, prototypes, torch.from_numpy(np.concatenate(noise)))
+        similar = psnr(clients[0].pixels(made), clients[0].pixels(real))
+        sizes = [len(r) for r in rows]
+        pieces = zip(made.split(sizes), labels.split(sizes), similar.split(sizes), strict=True)
+        return [Upload(each={"images": x, "labels": y, "psnr": p}) for x, y, p in pieces]
+
+    def synthesise(self, client, real, labels, prototypes, noise):
+        """T_g Adam steps on eq. 12, summed over the images: each evolves by itself."""
+        module = client.model.module.requires_grad_(False)
+        with torch.no_grad():
+            target = hard_features(module.features(real), prototypes, self.mu)
+            mask = class_activation(module.head, labels)
+            mask = mask.clamp(min=0) if self.cam == "relu" else mask
+        made = noise.to(real.device).clone(memory_format=torch.channels_last).requires_grad_()
+        optimizer = torch.optim.Adam([made], lr=self.lr, fused=True)
+        lowest, highest = client.pixel_range()
+        for _ in range(self.steps):
+            features = module.features(made)
+            loss = F.cross_entropy(module.head(features), labels, reduction="sum")
+            if self.match != "none" and self.match_weight:
+                matching = matching_loss(features * mask, target * mask, self.match, self.temperature)
+                loss = loss + self.match_weight * matching.sum()
+            (made.grad,) = torch.autograd.grad(loss, [made])
+            optimizer.step()
+            if self.clamp:
+                with torch.no_grad():
+                    made.clamp_(lowest, highest)
+        module.requires_grad_(True)
+        return made.detach()
+
+    @torch.no_grad()
+    def prototypes(self, client) -> torch.Tensor:
+        """The client's prototypes; where it has none yet, the mean feature of the global model, not kept."""
+        held = client.state[self.name]
+        if held and bool(held["known"][client.y].all()):
+            return held["prototypes"]
+        sums, counts = class_sums(client.model.module.features(client.x), client.y, client.classes)
+        fresh = sums / counts.clamp(min=1)[:, None]
+        return torch.where(held["known"][:, None], held["prototypes"], fresh) if held else fresh
+
+    def receive(self, server, replies):
+        before = server.shared.get(self.name) if self.accumulate else None
+        images = [each["images"].cpu().numpy() for _, each in replies.each]
+        labels = [each["labels"].cpu().numpy() for _, each in replies.each]
+        clients = [np.full(len(y), client) for (client, _), y in zip(replies.each, labels, strict=True)]
+        rounds = [np.full(len(y), server.t) for y in labels]
+        if before is not None:
+            images.insert(0, images_of(before))
+            for new, name in ((labels, "label"), (clients, "client"), (rounds, "round")):
+                new.insert(0, column(before, name))
+        server.share(self.name, make_table(*(np.concatenate(c) for c in (images, labels, clients, rounds))))
+        server.metrics["psnr"] = torch.cat([each["psnr"] for _, each in replies.each]).mean().item()
+
+    # -- local training ---------------------------------------------------------------------------------------------
+
+    def begin(self, client):
+        table = client.shared.get(self.name)
+        client.scratch[self.name] = {
+            "table": table,
+            "draw": client.stream(f"{self.name}/batches"),
+            "sums": torch.zeros(client.classes, client.model.module.feature_size, device=client.y.device),
+            "counts": torch.zeros(client.classes, device=client.y.device),
+        }
+
+    def ce_weight(self, client):
+        return 1.0 if client.scratch[self.name]["table"] is None else self.alpha
+
+    def loss(self, client, step):
+        now = client.scratch[self.name]
+        sums, counts = class_sums(step.features.detach()[: len(step.real_y)], step.real_y, client.classes)
+        now["sums"] += sums
+        now["counts"] += counts
+        if now["table"] is None or self.alpha == 1:
+            return None
+        x, y = client.draw_shared(now["table"], now["draw"], len(step.real_y))
+        return (1 - self.alpha) * F.cross_entropy(client.model.module(x), y)
+
+    def end(self, client):
+        """z̄_c ← (1 − λ) z_c + λ z̄_c for the classes seen in this round; z_c the first time."""
+        now, held = client.scratch[self.name], client.state[self.name]
+        seen = now["counts"] > 0
+        means = now["sums"] / now["counts"].clamp(min=1)[:, None]
+        if held:
+            known = held["known"]
+            moved = torch.where(known[:, None], (1 - self.momentum) * means + self.momentum * held["prototypes"], means)
+            means, seen = torch.where(seen[:, None], moved, held["prototypes"]), seen | known
+        client.state[self.name] = {"prototypes": means, "known": seen}
+
+
+def class_sums(features: torch.Tensor, labels: torch.Tensor, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sum of features and number of samples per class; as a product, which is deterministic on every device."""
+    member = F.one_hot(labels, classes).to(features.dtype)
+    return member.T @ features, member.sum(0)

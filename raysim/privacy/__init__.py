@@ -1,0 +1,1 @@
+"""What sharing something gives away, measured."""

@@ -1,0 +1,237 @@
+"""HFMDS-FL equation by equation, against NumPy, finite differences and autograd written out here."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from raysim.engine.client import Client
+from raysim.engine.flat import FlatModel
+from raysim.engine.shared import column, images_of
+from raysim.methods.hfmds import HFMDS, class_activation, hard_features, matching_loss
+from raysim.models import build
+from tests.simulate import blobs, comparable, configure, simulate
+
+QUICK = {"method": "hfmds", "hfmds.every": 2, "hfmds.steps": 4, "hfmds.per_client": 12, "rounds": 4}
+
+
+@pytest.fixture
+def client():
+    """A client with 30 images of classes 0, 1 and 3 out of 5, holding the global model."""
+    torch.manual_seed(1)
+    model = FlatModel(build("mlp", (1, 8, 8), 5, seed=3).eval(), torch.device("cpu"))
+    x, y = torch.randn(30, 1, 8, 8), torch.tensor([0, 1, 3] * 10)
+    statistics = torch.full((1, 1, 1, 1), 120.0), torch.full((1, 1, 1, 1), 60.0)
+    config = configure(method="hfmds")
+    return Client(7, 20, config, 5, model, model.weights.clone(), x, y, {}, {"hfmds": {}}, {}, *statistics)
+
+
+def softmax(z):
+    e = np.exp(z - z.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+def test_eq_8_class_activation_is_the_derivative_of_the_logit(client):
+    head, z = client.model.module.head, torch.randn(4, 64, dtype=torch.float64)
+    labels = torch.tensor([0, 4, 2, 2])
+    double = nn.Linear(64, 5).double()
+    double.load_state_dict({k: v.double() for k, v in head.state_dict().items()})
+    for sample, label in enumerate(labels):
+        for i in (0, 13, 63):
+            up, down = z[sample].clone(), z[sample].clone()
+            up[i] += 1e-4
+            down[i] -= 1e-4
+            slope = (double(up)[label] - double(down)[label]) / 2e-4
+            assert class_activation(head, labels)[sample, i].item() == pytest.approx(slope.item(), abs=1e-6)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.2])
+def test_eqs_9_and_11_matching_losses(temperature):
+    draw = np.random.default_rng(0)
+    made, real = draw.normal(0, 1, (6, 10)), draw.normal(0, 1, (6, 10))
+    p, q = softmax(made / temperature), softmax(real / temperature)
+    up, uq = np.maximum(made, 0) + 1e-8, np.maximum(real, 0) + 1e-8
+    up, uq = up / up.sum(1, keepdims=True), uq / uq.sum(1, keepdims=True)
+    expected = {
+        "kl": (p * np.log(p / q)).sum(1),
+        "kl-reverse": (q * np.log(q / p)).sum(1),
+        "kl-sum": (up * np.log(up / uq)).sum(1),
+        "mse": ((made - real) ** 2).mean(1),
+    }
+    for how, values in expected.items():
+        got = matching_loss(torch.from_numpy(made), torch.from_numpy(real), how, temperature).numpy()
+        np.testing.assert_allclose(got, values, rtol=1e-9, err_msg=how)
+
+
+def test_eq_10_hard_features_by_hand():
+    z, prototype = torch.tensor([[1.0, 4.0]]), torch.tensor([[2.0, 2.0]])
+    assert hard_features(z, prototype, 0.5).tolist() == [[0.5, 5.0]]  # away from the prototype
+    assert hard_features(z, prototype, -0.5).tolist() == [[1.5, 3.0]]  # half-way towards it
+    assert torch.equal(hard_features(z, prototype, 0.0), z)
+
+
+def test_eq_12_one_step_of_adam_on_the_summed_objective(client):
+    """Against a float64 objective written out here; Adam's first step is −lr·g/(|g| + ε)."""
+    real, labels = client.x[:6], client.y[:6]
+    prototypes, noise = torch.randn(6, 64), torch.randn(6, 1, 8, 8)
+    part = HFMDS(mu=0.5, steps=1, lr=0.02, match_weight=3.0)
+    made = part.synthesise(client, real, labels, prototypes, noise)
+
+    module = build("mlp", (1, 8, 8), 5, seed=3).double()
+    x = noise.double().requires_grad_()
+    target = 1.5 * module.features(real.double()) - 0.5 * prototypes.double()
+    mask = torch.relu(module.head.weight[labels])
+    p, q = (torch.softmax(z * mask, 1) for z in (module.features(x), target))
+    objective = F.cross_entropy(module(x), labels, reduction="sum") + 3.0 * (p * (p / q).log()).sum()
+    (gradient,) = torch.autograd.grad(objective, [x])
+    expected = noise.double() - 0.02 * gradient / (gradient.abs() + 1e-8)
+    clear = gradient.abs() > 1e-5  # where the sign is beyond rounding
+    assert clear.float().mean() > 0.95
+    assert torch.allclose(made.double()[clear], expected[clear], atol=1e-4)
+
+
+def test_synthesis_leaves_the_model_alone_and_lowers_its_objective(client):
+    before = client.model.weights.clone()
+    losses = []
+    for steps in (0, 100):
+        part = HFMDS(steps=steps)
+        made = part.synthesise(client, client.x, client.y, torch.zeros(30, 64), torch.randn(30, 1, 8, 8))
+        losses.append(F.cross_entropy(client.model.module(made), client.y).item())
+    assert losses[1] < 0.5 * losses[0]
+    assert torch.equal(client.model.weights, before)
+    assert not client.model.gradients.any()
+    assert all(p.requires_grad for p in client.model.parameters)
+
+
+def test_each_image_evolves_by_itself(client):
+    part = HFMDS(steps=20)
+    noise, prototypes = torch.randn(10, 1, 8, 8), torch.randn(10, 64)
+    together = part.synthesise(client, client.x[:10], client.y[:10], prototypes, noise)
+    alone = part.synthesise(client, client.x[4:5], client.y[4:5], prototypes[4:5], noise[4:5])
+    assert torch.allclose(together[4:5], alone, atol=1e-4)
+
+
+def test_clamping_keeps_pixels_real(client):
+    part = HFMDS(steps=50, lr=0.5, clamp=True)
+    made = part.synthesise(client, client.x, client.y, torch.zeros(30, 64), torch.randn(30, 1, 8, 8))
+    pixels = made * 60 + 120
+    assert pixels.min() >= -1e-3
+    assert pixels.max() <= 255 + 1e-3
+
+
+def test_prototypes_momentum_first_time_and_absent_classes(client):
+    part = HFMDS(momentum=0.25)
+    rounds = [torch.randn(30, 64), torch.randn(20, 64)]
+    part.begin(client)
+    step = type("Step", (), {"features": rounds[0], "real_y": client.y})()
+    part.loss(client, step)
+    part.end(client)
+    held = client.state["hfmds"]
+    assert held["known"].tolist() == [True, True, False, True, False]
+    first = {c: rounds[0][client.y == c].mean(0) for c in (0, 1, 3)}
+    for c, mean in first.items():
+        assert torch.allclose(held["prototypes"][c], mean, atol=1e-6)
+
+    labels = torch.tensor([0, 2] * 10)  # class 1 is not seen this time, class 2 is new
+    part.begin(client)
+    part.loss(client, type("Step", (), {"features": rounds[1], "real_y": labels})())
+    part.end(client)
+    held = client.state["hfmds"]
+    assert held["known"].tolist() == [True, True, True, True, False]
+    moved = 0.75 * rounds[1][labels == 0].mean(0) + 0.25 * first[0]
+    assert torch.allclose(held["prototypes"][0], moved, atol=1e-6)
+    assert torch.allclose(held["prototypes"][1], first[1], atol=1e-6)
+    assert torch.allclose(held["prototypes"][2], rounds[1][labels == 2].mean(0), atol=1e-6)
+
+
+def test_a_missing_prototype_is_the_global_models_mean_feature_and_is_not_kept(client):
+    with torch.no_grad():
+        features = client.model.module.features(client.x)
+    fresh = HFMDS().prototypes(client)
+    for c in (0, 1, 3):
+        assert torch.allclose(fresh[c], features[client.y == c].mean(0), atol=1e-6)
+    assert client.state["hfmds"] == {}
+    known = torch.tensor([True, False, False, False, False])
+    client.state["hfmds"] = {"prototypes": torch.full((5, 64), 9.0), "known": known}
+    mixed = HFMDS().prototypes(client)
+    assert mixed[0].eq(9).all()
+    assert torch.allclose(mixed[1], fresh[1])
+
+
+def test_eq_6_real_and_synthetic_batches_weighted_by_alpha():
+    """One client, one step of plain SGD after a synthesis: the gradient is α·real + (1 − α)·synthetic."""
+    settings = {
+        "method": "hfmds", "clients": 1, "active": 1, "rounds": 1, "local_steps": 1, "momentum": 0, "lr": 0.1,
+        "batch_size": 400, "hfmds.every": 1, "hfmds.steps": 3, "hfmds.per_client": 20, "hfmds.alpha": 0.3,
+    }  # fmt: skip
+    from raysim.rng import stream
+
+    dataset = blobs()
+    result = simulate(dataset, **settings)
+    table = result.shared["hfmds"]
+    rows = stream(3, "hfmds/batches", 1, 0).integers(20, size=400)
+    made, made_y = torch.from_numpy(images_of(table)[rows]), torch.from_numpy(column(table, "label")[rows])
+    x = torch.from_numpy(dataset.train.x.astype(np.float64))
+    x = ((x - x.mean()) / x.std(correction=0)).float()
+    module = build("mlp", (1, 8, 8), 5, seed=3)
+    loss = 0.3 * F.cross_entropy(module(x), torch.from_numpy(dataset.train.y))
+    loss = loss + 0.7 * F.cross_entropy(module(made), made_y)
+    gradients = torch.autograd.grad(loss, list(module.parameters()))
+    for (name, p), g in zip(module.named_parameters(), gradients, strict=True):
+        np.testing.assert_allclose(result.models[0][name], (p - 0.1 * g).detach().numpy(), atol=2e-6)
+
+
+def test_the_shared_dataset_has_everyones_images_with_their_source():
+    dataset = blobs()
+    result = simulate(dataset, **QUICK | {"hfmds.per_client": 60})
+    table = result.shared["hfmds"]
+    from raysim.data.partition import partition
+
+    dealt = partition(dataset.train.y, 5, kind="dirichlet", clients=10, seed=3, beta=0.5)
+    sizes = np.minimum(dealt.sizes, 60)
+    assert sizes.min() < 60 < dealt.sizes.max()  # some clients have fewer than B_g
+    assert np.array_equal(column(table, "client"), np.repeat(np.arange(10), sizes))
+    assert set(column(table, "round")) == {4}
+    assert images_of(table).shape == (sizes.sum(), 1, 8, 8)
+    assert not images_of(table).flags.writeable
+    counts = dealt.counts(dataset.train.y, 5)
+    for client in range(10):
+        mine = column(table, "label")[column(table, "client") == client]
+        assert (np.bincount(mine, minlength=5) <= counts[client]).all()
+    assert [line.get("psnr") is not None for line in result.history] == [False, True, False, True]
+
+
+def test_accumulating_keeps_earlier_images():
+    table = simulate(**QUICK | {"hfmds.accumulate": True}).shared["hfmds"]
+    assert set(column(table, "round")) == {2, 4}
+    only_last = simulate(**QUICK | {"hfmds.accumulate": False}).shared["hfmds"]
+    assert table.num_rows == 2 * only_last.num_rows
+
+
+def test_a_class_nobody_holds():
+    dataset = blobs()
+    keep = dataset.train.y != 2
+    split = type(dataset.train)(dataset.train.x[keep], dataset.train.y[keep])
+    result = simulate(replace(dataset, train=split), **QUICK)
+    assert 2 not in column(result.shared["hfmds"], "label")
+    assert np.isfinite(result.history[-1]["loss"])
+
+
+def test_grouping_changes_no_image_beyond_rounding():
+    tables = [simulate(**QUICK | {"hfmds.group": group, "rounds": 2}).shared["hfmds"] for group in (1, 4)]
+    assert np.array_equal(column(tables[0], "client"), column(tables[1], "client"))
+    np.testing.assert_allclose(images_of(tables[0]), images_of(tables[1]), atol=1e-4)
+
+
+def test_no_synthesis_is_fedavg():
+    settings = {"method": "hfmds", "hfmds.every": 100}
+    assert simulate(**settings).model_sha256 == simulate().model_sha256
+
+
+def test_another_part_does_not_shift_its_draws():
+    alone = simulate(**QUICK)
+    both = simulate(**QUICK | {"method": "fedprox+hfmds", "fedprox.mu": 0})
+    assert comparable(alone) == comparable(both)
