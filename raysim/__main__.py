@@ -94,7 +94,9 @@ def _config(words: list[str], defaults: dict[str, object]) -> RunConfig | None:
         lines = ["settings (as --flags, or lines of a TOML file given with --config):", *help_lines(RunConfig)]
         lines += [f"  {'--preset':28} start from a paper's settings; `raysim presets`"]
         lines += [f"  {'--config':28} a TOML file of settings"]
-        for name in methods.names()[1:]:
+        for name in methods.names():
+            if name == "fedavg" or name in methods.ALIASES:
+                continue
             lines += ["", f"{methods.describe(name)}", *help_lines(methods.part_class(name), f"{name}.")]
         Reporter().say("\n".join(lines))
         return None

@@ -99,9 +99,13 @@ def resolve(layers: list[Layer]) -> RunConfig:
     """
     fields = {f.name: f for f in dataclasses.fields(RunConfig) if "help" in f.metadata}
     method = fields["method"].default
+    expanded = []
     for where, values in layers:
         if "method" in values:
-            method = convert(fields["method"], values["method"], where, "method")
+            method, implied = methods.expand(convert(fields["method"], values["method"], where, "method"))
+            values = implied | values | {"method": method}
+        expanded.append((where, values))
+    layers = expanded
     classes = methods.part_classes(method)
     for prefix, cls in classes.items():
         fields |= {f"{prefix}.{f.name}": f for f in dataclasses.fields(cls) if "help" in f.metadata}

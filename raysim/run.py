@@ -12,11 +12,13 @@ from raysim.engine import cluster
 from raysim.engine.plan import Plan, make_plan
 from raysim.engine.pool import Pool
 from raysim.engine.record import Record, run_directory
+from raysim.engine.shared import table_digest
 from raysim.engine.simulation import Result, Simulation
 from raysim.engine.store import federation
 from raysim.observe.labels import draw_labels
 from raysim.observe.progress import Reporter
 from raysim.observe.report import write_report
+from raysim.observe.synthetic import draw_beside_real, export
 
 
 def prepare(config: RunConfig) -> tuple[Dataset, Partition]:
@@ -93,11 +95,15 @@ def _simulate(config, dataset, dealt, out, reporter, started, runner, plan) -> t
 
         result = Simulation(config, data, runner, model_bytes).run(on_round)
         drawing.join()
+        for table in result.shared.values():  # while its object store is there
+            export(table, data, class_names, out / "synthetic.parquet")
+            draw_beside_real(table, data, class_names, out / "synthetic.png")
+        summary = summarise(config, result)
     finally:
         reporter.stop()
         runner.stop()
     times = {"setup_seconds": round(setup, 3), "seconds": round(time.perf_counter() - started, 3)}
-    summary = summarise(config, result) | times
+    summary |= times
     record.finish(result.models, summary)
     write_report(out)
     return out, summary
@@ -106,6 +112,8 @@ def _simulate(config, dataset, dealt, out, reporter, started, runner, plan) -> t
 def summarise(config: RunConfig, result: Result) -> dict:
     """summary.json without its times."""
     accuracies = [line["accuracy"] for line in result.history if line["accuracy"] is not None]
+    similarities = [line["psnr"] for line in result.history if "psnr" in line]
+    synthetic = [table_digest(table) for table in result.shared.values()]
     return {
         "method": config.method,
         "final_accuracy": accuracies[-1],
@@ -113,6 +121,8 @@ def summarise(config: RunConfig, result: Result) -> dict:
         "rounds": config.rounds,
         "model_sha256": result.model_sha256,
         "server_state_sha256": result.server_state_sha256,
+        "synthetic_sha256": synthetic[0] if synthetic else None,
+        "psnr": similarities[-1] if similarities else None,
         "bytes_up": sum(line["bytes_up"] for line in result.history),
         "bytes_down": sum(line["bytes_down"] for line in result.history),
         "failures": sum(line["failures"] for line in result.history),

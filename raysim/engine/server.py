@@ -31,6 +31,7 @@ class Server:
         self.state: dict[str, dict] = {part.name: {} for part in self.config.parts}
         self.shared: dict[str, pa.Table] = {}  # part -> the dataset all clients read
         self.shared_references: dict[str, object] = {}
+        self.newly_shared = 0  # bytes the clients have not been told of
         self.metrics: dict[str, float] = {}  # what parts want said of this round
         self.t = 0
         for part in self.config.parts:
@@ -49,6 +50,7 @@ class Server:
         reference = ray.put(table) if ray.is_initialized() else table
         self.shared_references[part_name] = reference
         self.shared[part_name] = fetch(reference)  # the store's memory, so that ours is freed
+        self.newly_shared += table.nbytes
 
     # -- called by the simulation ------------------------------------------------------------------------------------
 
@@ -66,10 +68,11 @@ class Server:
         extras = {part.name: to_host(part.broadcast(self)) for part in self.config.parts}
         return extras, size_in_bytes(extras)
 
-    def told(self) -> tuple[dict[str, float], dict[str, object]]:
-        """What parts said of the round so far, and references to what they share."""
-        metrics, self.metrics = self.metrics, {}
-        return metrics, self.shared_references
+    def told(self) -> tuple[dict[str, float], dict[str, object], int]:
+        """What parts said of the round so far, references to what they share, and the bytes of it that are new."""
+        metrics, newly_shared = self.metrics, self.newly_shared
+        self.metrics, self.newly_shared = {}, 0
+        return metrics, self.shared_references, newly_shared
 
     def route(self, part_name: str, t: int, clients: list[int]) -> dict[int, int]:
         self.t = t

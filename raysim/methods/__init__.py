@@ -11,16 +11,36 @@ from raysim.methods.base import Part, overrides
 from raysim.settings import nearest
 
 
+ALIASES = {"fmds": ("hfmds", {"hfmds.mu": 0.0})}  # another name for a method with some of its settings
+
+
+def expand(method: str) -> tuple[str, dict[str, object]]:
+    """A method with its aliases replaced, and the settings they stand for.
+
+    >>> expand("fmds+fedprox")
+    ('hfmds+fedprox', {'hfmds.mu': 0.0})
+    """
+    parts, settings = [], {}
+    for name in method.split("+"):
+        target, implied = ALIASES.get(name, (name, {}))
+        parts.append(target)
+        settings |= implied
+    return "+".join(parts), settings
+
+
 def names() -> list[str]:
     """Every method in this folder; `fedavg` is the one that adds nothing."""
     found = [m.name for m in pkgutil.iter_modules(__path__) if m.name != "base"]
-    return ["fedavg", *sorted(found)]
+    return ["fedavg", *sorted([*found, *ALIASES])]
 
 
 def describe(name: str) -> str:
     """One line about a method: the first of its part's docstring."""
     if name == "fedavg":
         return "Federated averaging (McMahan et al., 2017): what every other method adds to."
+    if name in ALIASES:
+        target, settings = ALIASES[name]
+        return f"{target} with {', '.join(f'{key} = {value:g}' for key, value in settings.items())}"
     return (part_class(name).__doc__ or "").strip().splitlines()[0]
 
 

@@ -38,9 +38,10 @@ def write_report(run: str | Path) -> Path:
     if history:
         parts += ["<h2>Accuracy and loss</h2>", f"<figure>{_curves(history)}</figure>"]
     if (run / "labels.png").exists():
-        image = base64.b64encode((run / "labels.png").read_bytes()).decode()
-        parts += ["<h2>Labels over clients</h2>"]
-        parts += [f'<figure><img alt="samples per client and class" src="data:image/png;base64,{image}"></figure>']
+        parts += ["<h2>Labels over clients</h2>", _figure(run / "labels.png", "samples per client and class")]
+    if (run / "synthetic.png").exists():
+        parts += ["<h2>Synthetic images beside real ones</h2>"]
+        parts += [_figure(run / "synthetic.png", "pairs of real and synthetic images, a row per class")]
     if events := _lines(run / "events.jsonl"):
         parts += ["<h2>Events</h2>", *(f"<p>{html.escape(_told(event))}</p>" for event in events)]
     parts += ["<h2>Settings</h2>", _table({k: v for k, v in settings.items() if v is not None})]
@@ -56,6 +57,11 @@ def write_report(run: str | Path) -> Path:
 
 def _lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _figure(path: Path, alt: str) -> str:
+    image = base64.b64encode(path.read_bytes()).decode()
+    return f'<figure><img alt="{alt}" src="data:image/png;base64,{image}"></figure>'
 
 
 def _told(event: dict) -> str:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from raysim.config import resolve
 from raysim.engine.client import Client
 from raysim.engine.flat import FlatModel
 from raysim.engine.shared import column, images_of
@@ -204,6 +205,15 @@ def test_the_shared_dataset_has_everyones_images_with_their_source():
     assert [line.get("psnr") is not None for line in result.history] == [False, True, False, True]
 
 
+def test_bytes_count_the_images_up_and_the_dataset_down_to_every_client():
+    result = simulate(**QUICK | {"rounds": 2})
+    quiet, busy = result.history
+    table, model = result.shared["hfmds"], quiet["bytes_down"] // 6
+    image_bytes = images_of(table).nbytes + 8 * table.num_rows
+    assert busy["bytes_up"] == quiet["bytes_up"] + image_bytes + 4 * table.num_rows  # and the PSNR of each
+    assert busy["bytes_down"] == quiet["bytes_down"] + 10 * model + 10 * table.nbytes
+
+
 def test_accumulating_keeps_earlier_images():
     table = simulate(**QUICK | {"hfmds.accumulate": True}).shared["hfmds"]
     assert set(column(table, "round")) == {2, 4}
@@ -224,6 +234,15 @@ def test_grouping_changes_no_image_beyond_rounding():
     tables = [simulate(**QUICK | {"hfmds.group": group, "rounds": 2}).shared["hfmds"] for group in (1, 4)]
     assert np.array_equal(column(tables[0], "client"), column(tables[1], "client"))
     np.testing.assert_allclose(images_of(tables[0]), images_of(tables[1]), atol=1e-4)
+
+
+def test_fmds_is_hfmds_with_mu_0():
+    fmds = simulate(**QUICK | {"method": "fmds"})
+    assert comparable(fmds) == comparable(simulate(**QUICK | {"hfmds.mu": 0.0}))
+    assert comparable(fmds) != comparable(simulate(**QUICK))
+    preset = ("preset", {"method": "hfmds", "hfmds.mu": 0.5})
+    assert resolve([preset, ("command line", {"method": "fmds"})]).parts[0].mu == 0
+    assert resolve([preset, ("command line", {"method": "fmds", "hfmds.mu": "-1"})]).parts[0].mu == -1
 
 
 def test_no_synthesis_is_fedavg():

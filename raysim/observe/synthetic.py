@@ -1,0 +1,79 @@
+"""The shared synthetic images for people and other programs: an 8-bit Parquet export, a picture beside real ones."""
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
+
+from raysim.engine.record import write_atomically
+from raysim.engine.shared import column, images_of
+from raysim.engine.store import Federation
+
+PER_CLASS = 4  # pairs in the picture
+CLASSES = 20  # rows at most
+
+
+def to_bytes(images: np.ndarray, federation: Federation) -> np.ndarray:
+    """Normalised images as uint8 pixels [N, C, H, W]: rounded, and cut where they leave the range."""
+    shape = (1, len(federation.mean), 1, 1)
+    mean, std = (np.array(v, dtype=np.float32).reshape(shape) for v in (federation.mean, federation.std))
+    return np.clip(np.rint(images * std + mean), 0, 255).astype(np.uint8)
+
+
+def export(table: pa.Table, federation: Federation, class_names: list[str], path: Path) -> None:
+    """Hugging Face's image layout, with source client and round. For looking at: training uses the exact floats."""
+    encoded = []
+    for start in range(0, table.num_rows, 1000):  # in parts: the floats are four times as large as the pixels
+        for image in to_bytes(images_of(table)[start : start + 1000], federation):
+            buffer = io.BytesIO()
+            _picture(image).save(buffer, "PNG", compress_level=1)
+            encoded.append({"bytes": buffer.getvalue(), "path": None})
+    features = {
+        "image": {"_type": "Image"},
+        "label": {"names": class_names, "_type": "ClassLabel"},
+        "client": {"dtype": "int64", "_type": "Value"},
+        "round": {"dtype": "int64", "_type": "Value"},
+    }
+    columns = {"image": pa.array(encoded, pa.struct({"bytes": pa.binary(), "path": pa.string()}))}
+    columns |= {name: table.column(name) for name in ("label", "client", "round")}
+    content = pa.table(columns).replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    buffer = io.BytesIO()
+    pq.write_table(content, buffer)
+    write_atomically(path, buffer.getvalue())
+
+
+def draw_beside_real(table: pa.Table, federation: Federation, class_names: list[str], path: Path) -> None:
+    """Per class a few pairs: a real image of a client, then a synthetic one the same client made for that class."""
+    from matplotlib.figure import Figure
+
+    labels, clients = column(table, "label"), column(table, "client")
+    present = [c for c in range(len(class_names)) if (labels == c).any()][:CLASSES]
+    figure = Figure(figsize=(1.6 + 0.9 * 2 * PER_CLASS, 0.95 * len(present) + 0.6), layout="constrained")
+    axes = figure.subplots(len(present), 2 * PER_CLASS, squeeze=False)
+    for cell in axes.ravel():
+        cell.set_axis_off()
+    for row, label in enumerate(present):
+        axes[row, 0].text(-0.15, 0.5, class_names[label], ha="right", va="center", transform=axes[row, 0].transAxes)
+        where = np.flatnonzero(labels == label)
+        # Of different clients, if there are as many.
+        _, first = np.unique(clients[where], return_index=True)
+        chosen = where[np.sort(first)][:PER_CLASS]
+        for pair, i in enumerate(chosen):
+            x, y = federation.clients.read(int(clients[i]))
+            real = x[np.flatnonzero(y == label)[0]]
+            made = to_bytes(images_of(table)[i : i + 1], federation)[0]
+            for cell, image in zip(axes[row, 2 * pair : 2 * pair + 2], (real, made), strict=True):
+                cell.imshow(_picture(image), cmap="gray", vmin=0, vmax=255)
+    for i in range(2 * PER_CLASS):
+        axes[0, i].set_title("synthetic" if i % 2 else "real", fontsize=8)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    write_atomically(path, buffer.getvalue())
+
+
+def _picture(image: np.ndarray) -> Image.Image:
+    return Image.fromarray(image.transpose(1, 2, 0) if len(image) == 3 else image[0])
