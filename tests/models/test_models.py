@@ -56,7 +56,7 @@ def test_the_smallest_image_trains_and_a_smaller_one_is_refused(name):
     model(torch.randn(2, 1, side, side)).sum().backward()
     assert all(p.grad is not None for p in model.parameters())
     if side > 1:
-        with pytest.raises(InputError, match=f"{name} needs images of at least {side}×{side}, these are {side - 1}×40"):
+        with pytest.raises(InputError, match=f"{name} needs images of at least {side}×{side}, not {side - 1}×40"):
             models.check(name, (1, side - 1, 40), 2)
 
 
@@ -92,13 +92,13 @@ def test_seeded_and_leaves_torchs_generator_alone(name):
 @pytest.mark.parametrize(
     ("name", "shape", "classes", "message"),
     [
-        ("hfmds_cnn", (3, 32, 32), 10, r"unknown name 'hfmds_cnn'; did you mean hfmds-cnn\?"),
-        ("resnet-18", (3, 32, 32), 10, r"did you mean resnet18\?"),
+        ("hfmds_cnn", (3, 32, 32), 10, r"unknown model 'hfmds_cnn'; did you mean 'hfmds-cnn'\?"),
+        ("resnet-18", (3, 32, 32), 10, r"did you mean 'resnet18'\?"),
         ("zzz", (3, 32, 32), 10, "choose one of hfmds-cnn, "),
         ("mlp", (32, 32), 10, r"image shape \(32, 32\); give \(channels, height, width\)"),
         ("mlp", (0, 32, 32), 10, "image shape"),
         ("mlp", (3, 32, 32), 1, "1 classes; a classifier needs at least 2"),
-        ("small-cnn", (3, 32, 15), 10, "at least 16×16, these are 32×15; use fedpa-cnn"),
+        ("small-cnn", (3, 32, 15), 10, "at least 16×16, not 32×15; use fedpa-cnn"),
     ],
 )
 def test_wrong_input_is_one_clear_line(name, shape, classes, message):
