@@ -10,7 +10,6 @@ from raysim.errors import InputError
 from raysim.methods.base import Part, overrides
 from raysim.settings import nearest
 
-
 ALIASES = {"fmds": ("hfmds", {"hfmds.mu": 0.0})}  # another name for a method with some of its settings
 
 

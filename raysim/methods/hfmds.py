@@ -8,33 +8,10 @@ import torch
 from torch.nn import functional as F
 
 from raysim.engine.shared import column, images_of, make_table
+from raysim.features import class_activation, class_sums, hard_features, matching_loss
 from raysim.methods.base import Part, Upload
 from raysim.privacy.psnr import psnr
 from raysim.settings import setting
-
-
-def class_activation(head: torch.nn.Linear, labels: torch.Tensor) -> torch.Tensor:
-    """Eq. 8: ∂q^y/∂z. The head is linear, so that is its row y whatever z is."""
-    return head.weight.detach()[labels]
-
-
-def hard_features(features: torch.Tensor, prototypes: torch.Tensor, mu: float) -> torch.Tensor:
-    """Eq. 10: away from the class's prototype for μ > 0, towards it for μ < 0."""
-    return (1 + mu) * features - mu * prototypes
-
-
-def matching_loss(made: torch.Tensor, real: torch.Tensor, how: str, temperature: float) -> torch.Tensor:
-    """Per sample, how far the masked features of the synthetic image are from those to match (eqs. 9 and 11)."""
-    if how == "mse":
-        return (made - real).square().mean(1)
-    if how == "kl-sum":
-        made, real = (z.clamp(min=0) + 1e-8 for z in (made, real))
-        log_made, log_real = ((z / z.sum(1, keepdim=True)).log() for z in (made, real))
-    else:
-        log_made, log_real = (F.log_softmax(z / temperature, 1) for z in (made, real))
-    if how == "kl-reverse":
-        log_made, log_real = log_real, log_made
-    return (log_made.exp() * (log_made - log_real)).sum(1)
 
 
 @dataclass(frozen=True)
@@ -54,7 +31,8 @@ class HFMDS(Part):
     cam: Literal["relu", "raw"] = setting("relu", "positive part of the class activation map, or as eq. 11 prints it")
     clamp: bool = setting(False, "keep synthetic pixels in the range of real ones")
     accumulate: bool = setting(False, "keep earlier synthetic images")
-    group: int = setting(5, "clients synthesised in one batch; changes the last bits", minimum=1)
+    # On two CPU cores 100 to 200 images a batch are fastest (1,450 images·steps/s), 1,000 a third slower.
+    group: int = setting(2, "clients synthesised in one batch; changes the last bits", minimum=1)
 
     # -- synthesis, at the start of every T_d-th round, at all clients ------------------------------------------------
 
@@ -157,9 +135,3 @@ class HFMDS(Part):
             moved = torch.where(known[:, None], (1 - self.momentum) * means + self.momentum * held["prototypes"], means)
             means, seen = torch.where(seen[:, None], moved, held["prototypes"]), seen | known
         client.state[self.name] = {"prototypes": means, "known": seen}
-
-
-def class_sums(features: torch.Tensor, labels: torch.Tensor, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sum of features and number of samples per class; as a product, which is deterministic on every device."""
-    member = F.one_hot(labels, classes).to(features.dtype)
-    return member.T @ features, member.sum(0)

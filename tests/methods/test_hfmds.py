@@ -12,7 +12,8 @@ from raysim.config import resolve
 from raysim.engine.client import Client
 from raysim.engine.flat import FlatModel
 from raysim.engine.shared import column, images_of
-from raysim.methods.hfmds import HFMDS, class_activation, hard_features, matching_loss
+from raysim.features import class_activation, hard_features, matching_loss
+from raysim.methods.hfmds import HFMDS
 from raysim.models import build
 from tests.simulate import blobs, comparable, configure, simulate
 

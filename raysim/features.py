@@ -1,0 +1,34 @@
+"""What the methods compute on features: class sums, class activation, hard features, matching losses."""
+
+import torch
+from torch.nn import functional as F
+
+
+def class_sums(features: torch.Tensor, labels: torch.Tensor, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sum of features and number of samples per class; as a product, which is deterministic on every device."""
+    member = F.one_hot(labels, classes).to(features.dtype)
+    return member.T @ features, member.sum(0)
+
+
+def class_activation(head: torch.nn.Linear, labels: torch.Tensor) -> torch.Tensor:
+    """Eq. 8: ∂q^y/∂z. The head is linear, so that is its row y whatever z is."""
+    return head.weight.detach()[labels]
+
+
+def hard_features(features: torch.Tensor, prototypes: torch.Tensor, mu: float) -> torch.Tensor:
+    """Eq. 10: away from the class's prototype for μ > 0, towards it for μ < 0."""
+    return (1 + mu) * features - mu * prototypes
+
+
+def matching_loss(made: torch.Tensor, real: torch.Tensor, how: str, temperature: float) -> torch.Tensor:
+    """Per sample, how far the masked features of the synthetic image are from those to match (eqs. 9 and 11)."""
+    if how == "mse":
+        return (made - real).square().mean(1)
+    if how == "kl-sum":
+        made, real = (z.clamp(min=0) + 1e-8 for z in (made, real))
+        log_made, log_real = ((z / z.sum(1, keepdim=True)).log() for z in (made, real))
+    else:
+        log_made, log_real = (F.log_softmax(z / temperature, 1) for z in (made, real))
+    if how == "kl-reverse":
+        log_made, log_real = log_real, log_made
+    return (log_made.exp() * (log_made - log_real)).sum(1)

@@ -1,0 +1,146 @@
+"""FedPA (TDSC 2024): a generator of features and global prototypes, both from the server, regularise the clients."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch.nn import functional as F
+
+from raysim.engine.flat import FlatModel
+from raysim.features import class_sums
+from raysim.methods.base import Part, Upload
+from raysim.models import generator as gen
+from raysim.settings import setting
+
+BLOCK = 16  # local steps for which a client generates features at once: fewer, larger operations
+MEASURED = 500  # features whose distances are reported, of all classes the clients had
+
+
+@dataclass(frozen=True)
+class FedPA(Part):
+    """FedPA: features aligned with global prototypes, the head trained on hard generated features."""
+
+    lambda_ge: float = setting(25.0, "weight of CE on generated features; 0: no generator (λ_ge, eq. 12)", minimum=0)
+    lambda_ge_decay: float = setting(0.98, "its factor per round", minimum=0)
+    lambda_ge_floor: float = setting(0.0, "its lowest value", minimum=0)
+    lambda_po: float = setting(5.0, "weight of the distance to the prototypes (λ_po, eq. 12)", minimum=0)
+    lambda_po_decay: float = setting(0.98, "its factor per round", minimum=0)
+    lambda_po_floor: float = setting(0.15, "its lowest value", minimum=0)
+    gamma_fid: float = setting(25.0, "generator: weight of fidelity, the clients' heads' CE (γ_fid, eq. 8)", minimum=0)
+    gamma_fid_decay: float = setting(0.98, "its factor per round", minimum=0)
+    gamma_fid_floor: float = setting(0.0, "its lowest value", minimum=0)
+    gamma_div: float = setting(1.0, "generator: weight of diversity (γ_div, eq. 8)", minimum=0)
+    gamma_ad: float = setting(0.15, "generator: reward of distance from the prototypes (γ_ad, eq. 8)", minimum=0)
+    pairs: Literal["same", "different", "all"] = setting("same", "labels of the pairs to keep apart (eq. 7: same)")
+    gen_steps: int = setting(50, "generator's steps per round; not in the paper", minimum=1)
+    gen_batch: int = setting(32, "features per step of the generator (B, eq. 5)", minimum=2)
+    gen_lr: float = setting(3e-4, "of the generator's Adam (η_2)", above=0)
+    noise: int = setting(32, "size of the generator's noise (z, eq. 4)", minimum=1)
+
+    def at(self, weight: str, t: int) -> float:
+        """A weight in round t; one that starts at 0 is off, whatever its floor."""
+        start, decay = getattr(self, weight), getattr(self, f"{weight}_decay", 1.0)
+        return max(getattr(self, f"{weight}_floor", 0.0), start * decay ** (t - 1)) if start else 0.0
+
+    @property
+    def aligns(self) -> bool:
+        return bool(self.lambda_po or (self.lambda_ge and self.gamma_ad))
+
+    def generator(self, classifier: FlatModel, seed: int = 0) -> FlatModel:
+        """For this classifier's features, on its device."""
+        size = classifier.module.head.out_features, classifier.module.feature_size
+        return FlatModel(gen.build_generator(self.noise, *size, seed).eval(), classifier.device)
+
+    # -- client: what the server sent is empty in the first round ----------------------------------------------------
+
+    def begin(self, client):
+        client.scratch[self.name] = {"made": self.generated(client)}
+
+    def generated(self, client):
+        """Batch after batch of (features, labels) from the generator as it was sent, in evaluation mode."""
+        sent, size = client.broadcast[self.name], client.config.batch_size
+        model = self.generator(client.model)
+        model.load(sent["generator"])
+        stream = client.stream(f"{self.name}/noise")
+        while True:
+            noise, labels = gen.draw_inputs(stream, sent["counts"], BLOCK * size, self.noise)
+            with torch.no_grad():
+                made = model.module(noise, labels)
+            yield from zip(made.split(size), labels.split(size), strict=True)
+
+    def loss(self, client, step):
+        """λ_ge·L_ge (eq. 11) + λ_po·L_po (eq. 10)."""
+        sent, terms = client.broadcast[self.name], []
+        if "generator" in sent and (weight := self.at("lambda_ge", client.t)):
+            made, labels = next(client.scratch[self.name]["made"])
+            terms.append(weight * F.cross_entropy(client.model.module.head(made), labels))
+        if "prototypes" in sent and (weight := self.at("lambda_po", client.t)):
+            features = step.features[: len(step.real_y)]
+            terms.append(weight * gen.prototype_distance(features, step.real_y, sent["prototypes"], sent["known"]))
+        return sum(terms) if terms else None
+
+    @torch.no_grad()
+    def end(self, client):
+        """Local prototypes (eq. 2) times their counts, which add up to eq. 3; the head for eq. 5."""
+        if not (self.lambda_ge or self.aligns):
+            return None
+        module, counts, size = client.model.module, F.one_hot(client.y, client.classes).sum(0), client.config.eval_batch
+        upload = Upload(sum={"counts": counts})
+        if self.aligns:
+            batches = zip(client.x.split(size), client.y.split(size), strict=True)
+            upload.sum["features"] = sum(class_sums(module.features(x), y, client.classes)[0] for x, y in batches)
+        if self.lambda_ge and self.gamma_fid:  # clones: the next client trains in the same memory
+            upload.each = {"head": module.head.weight.clone(), "bias": module.head.bias.clone(), "counts": counts}
+        return upload
+
+    # -- server ------------------------------------------------------------------------------------------------------
+
+    def setup(self, server):
+        if self.lambda_ge:
+            seed = int(server.stream(f"{self.name}/init").integers(2**63))
+            model = self.generator(server.model, seed)
+            adam = {name: torch.zeros_like(model.gradients) for name in ("exp_avg", "exp_avg_sq")}
+            adam["step"] = torch.zeros((), device=server.device)
+            server.state[self.name] = {"generator": model.weights, "adam": adam}
+
+    def broadcast(self, server):
+        wanted = ("generator", "counts") * bool(self.lambda_ge) + ("prototypes", "known") * bool(self.lambda_po)
+        return {name: server.state[self.name][name] for name in wanted} if "counts" in server.state[self.name] else {}
+
+    def update(self, server, uploads):
+        """Prototypes by counts (eq. 3), where a class nobody had keeps its last; then the generator's training."""
+        if not uploads.sum:
+            return
+        state, counts = server.state[self.name], uploads.sum["counts"]
+        state["counts"], seen = counts, counts > 0
+        if self.aligns:
+            means = uploads.sum["features"] / counts.clamp(min=1)[:, None]
+            state["prototypes"] = torch.where(seen[:, None], means, state.get("prototypes", means))
+            state["known"] = seen | state.get("known", seen)
+        if self.lambda_ge:
+            self.update_generator(server, state, [each for _, each in uploads.each])
+
+    def update_generator(self, server, state, uploaded):
+        """Minimise γ_fid·L_fid + γ_div·L_div − γ_ad·L_ad (eq. 8) with this round's prototypes and label counts."""
+        losses = {}
+        if weight := self.at("gamma_fid", server.t):
+            heads, biases, held = (torch.stack([each[key] for each in uploaded]) for key in ("head", "bias", "counts"))
+            shares = held / state["counts"].clamp(min=1)
+            losses["fid"] = weight, lambda made, y, z: gen.fidelity(made, y, heads, biases, shares)
+        if self.gamma_div:
+            losses["div"] = self.gamma_div, lambda made, y, z: gen.diversity(made, y, z, self.pairs)
+        if self.gamma_ad:
+            fixed = state["prototypes"], state["known"]
+            losses["ad"] = -self.gamma_ad, lambda made, y, z: gen.prototype_distance(made, y, *fixed)
+        model = self.generator(server.model)
+        model.load(state["generator"])
+        stream, counts, batch = server.stream(f"{self.name}/noise"), state["counts"], self.gen_batch
+        drawn = gen.draw_inputs(stream, counts, self.gen_steps * batch, self.noise)
+        batches = list(zip(*(inputs.split(batch) for inputs in drawn), strict=True))
+        means = gen.train_generator(model, state["adam"], self.gen_lr, batches, losses)
+        state["generator"] = model.weights
+        noise, labels = gen.draw_inputs(stream, counts > 0, MEASURED, self.noise)
+        with torch.no_grad():
+            distances = gen.class_distances(model.module(noise, labels), labels)
+        means |= zip(("intra", "inter"), torch.stack(distances).tolist(), strict=True)
+        server.metrics |= {f"generator.{name}": value for name, value in means.items()}

@@ -1,0 +1,102 @@
+"""A generator of features (never images) of a wanted class, and how it is trained and measured (FedPA, FedGen)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from raysim.engine.flat import FlatModel
+
+HIDDEN = 256
+Loss = Callable[[Tensor, Tensor, Tensor], Tensor]  # of features, labels, noise
+
+
+class Generator(nn.Module):
+    """`forward(noise, labels)`: [noise ++ one-hot label] → 256 → batch-norm → ReLU → feature, without activation."""
+
+    def __init__(self, noise_size: int, classes: int, feature_size: int):
+        super().__init__()
+        self.classes = classes
+        self.layers = nn.Sequential(
+            nn.Linear(noise_size + classes, HIDDEN),
+            nn.BatchNorm1d(HIDDEN),
+            nn.ReLU(),
+            nn.Linear(HIDDEN, feature_size),
+        )
+
+    def forward(self, noise: Tensor, labels: Tensor) -> Tensor:
+        return self.layers(torch.cat([noise, F.one_hot(labels, self.classes).to(noise.dtype)], 1))
+
+
+def build_generator(noise_size: int, classes: int, feature_size: int, seed: int) -> Generator:
+    """On the CPU, freshly initialised; the same seed gives the same weights, torch's RNG stays."""
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)  # not torch.manual_seed, which would also reseed the GPUs
+        return Generator(noise_size, classes, feature_size)
+
+
+def draw_inputs(stream: np.random.Generator, counts: Tensor, size: int, noise_size: int) -> tuple[Tensor, Tensor]:
+    """Noise, and labels in proportion to the counts: drawn on the host, moved to the counts' device once."""
+    weights = counts.double().cpu().numpy()
+    labels = torch.from_numpy(stream.choice(len(weights), size, p=weights / weights.sum()))
+    noise = torch.from_numpy(stream.standard_normal((size, noise_size), dtype=np.float32))
+    return noise.to(counts.device), labels.to(counts.device)
+
+
+def fidelity(made: Tensor, labels: Tensor, heads: Tensor, biases: Tensor, shares: Tensor) -> Tensor:
+    """FedPA eq. 5: each client's head on all features, weighted by its share of the label; factor 1/(B·clients)."""
+    logits = made @ heads.mT + biases[:, None]  # client × sample × class
+    losses = F.cross_entropy(logits.flatten(0, 1), labels.repeat(len(heads)), reduction="none")
+    return (losses.view(len(heads), -1) * shares[:, labels]).mean()
+
+
+def prototype_distance(features: Tensor, labels: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
+    """FedPA eqs. 6 and 10: mean L2 distance to the label's prototype; a class without one adds nothing."""
+    return (torch.linalg.vector_norm(features - prototypes[labels], dim=1) * known[labels]).mean()
+
+
+def diversity(made: Tensor, labels: Tensor, noise: Tensor, pairs: str = "same") -> Tensor:
+    """FedPA eq. 7, over pairs with the same label; or with different ones, or over all (FedGen)."""
+    same = labels[:, None] == labels
+    counted = {"same": same, "different": ~same, "all": torch.ones_like(same)}[pairs]
+    # Differences written out: their norm has gradient 0, not NaN, where a pair is one sample twice.
+    apart, noise_apart = (torch.linalg.vector_norm(v[:, None] - v, dim=2) for v in (made, noise))
+    return (-(counted * apart * noise_apart).mean()).exp()
+
+
+def class_distances(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean L2 distance of two features of one class, and of two classes; 0 where there are no such two.
+
+    FedPA's table V leaves the measure open. That its two figures agree for the untrained generator speaks for pairs.
+    """
+    apart = torch.cdist(features, features, compute_mode="donot_use_mm_for_euclid_dist")
+    same = labels[:, None] == labels
+    pairs = same.sum() - len(labels), (~same).sum()
+    return (apart * same).sum() / pairs[0].clamp(min=1), (apart * ~same).sum() / pairs[1].clamp(min=1)
+
+
+def train_generator(
+    model: FlatModel, adam: dict[str, Tensor], lr: float, batches: list[tuple[Tensor, Tensor]],
+    losses: dict[str, tuple[float, Loss]],
+) -> dict[str, float]:  # fmt: skip
+    """Adam on Σ factor·loss, a step per (noise, labels), going on from its moments; each loss's mean over the steps."""
+    optimizer = torch.optim.Adam([model.flat_parameter], lr=lr, fused=True)
+    optimizer.state[model.flat_parameter] = adam  # written in place
+    factors = torch.tensor([factor for factor, _ in losses.values()], device=model.device)
+    totals = torch.zeros_like(factors)
+    model.module.train()
+    for noise, labels in batches if losses else ():
+        made = model.module(noise, labels)
+        values = torch.stack([loss(made, labels, noise) for _, loss in losses.values()])
+        model.gradients.zero_()
+        (values * factors).sum().backward()
+        optimizer.step()
+        totals += values.detach()  # on the device: no transfer per step
+    model.module.eval()
+    return dict(zip(losses, (totals / len(batches)).tolist(), strict=True))
