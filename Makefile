@@ -17,7 +17,7 @@ $(SETUP): requirements.txt
 	@touch $@
 
 demo: $(SETUP)
-	@cluster/one_job.sh $(BIN) -- jobs/fedavg_100clients.py
+	@cluster/one_job.sh $(BIN) -- jobs/hfmds_100clients.py
 
 test: $(SETUP) lint
 	$(BIN)/python -m pytest -m "not slow"

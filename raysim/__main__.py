@@ -1,7 +1,9 @@
 """The command line: `python -m raysim run …`; jobs/*.py use the same flags through `job`."""
 
+import dataclasses
 import signal
 import sys
+from pathlib import Path
 
 from rich.console import Console
 
@@ -29,9 +31,12 @@ def main(arguments: list[str] | None = None) -> int:
     return _guarded(_command, sys.argv[1:] if arguments is None else arguments)
 
 
-def job(**defaults) -> None:
-    """A job file's whole content: `run` with other defaults; takes the same flags, exits with the same codes."""
-    sys.exit(_guarded(lambda words: _run(words, defaults), sys.argv[1:]))
+def job(beside_fedavg: bool = False, **defaults) -> None:
+    """A job file's whole content: `run` with other defaults; takes the same flags, exits with the same codes.
+
+    `beside_fedavg`: run FedAvg with the same settings afterwards, and print both accuracies.
+    """
+    sys.exit(_guarded(lambda words: _run(words, defaults, beside_fedavg), sys.argv[1:]))
 
 
 def _guarded(function, words: list[str]) -> int:
@@ -103,9 +108,21 @@ def _config(words: list[str], defaults: dict[str, object]) -> RunConfig | None:
     return resolve(load_layers(from_command_line(words), defaults))
 
 
-def _run(words: list[str], defaults: dict[str, object]) -> None:
+def _run(words: list[str], defaults: dict[str, object], beside_fedavg: bool = False) -> None:
     if (config := _config(words, defaults)) is None:
         return
+    out, summary = _run_one(config)
+    if beside_fedavg and config.parts:
+        alone = dataclasses.replace(config, method="fedavg", parts=(), out=f"{out}-fedavg")
+        _, baseline = _run_one(alone)
+        Reporter().say(
+            f"side by side after {config.rounds} rounds, same seed and clients: {config.method} "
+            f"{100 * summary['final_accuracy']:.2f} %, fedavg {100 * baseline['final_accuracy']:.2f} %\n"
+            f"report: {out / 'report.html'}"
+        )
+
+
+def _run_one(config: RunConfig) -> tuple[Path, dict]:
     from raysim.run import run
 
     reporter = Reporter()
@@ -115,6 +132,7 @@ def _run(words: list[str], defaults: dict[str, object]) -> None:
         f"after {summary['rounds']} rounds in {duration(summary['seconds'])}\n"
         f"model sha256 {summary['model_sha256']}\nreport: {out / 'report.html'}"
     )
+    return out, summary
 
 
 def _plan(words: list[str], reporter: Reporter) -> None:

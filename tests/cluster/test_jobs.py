@@ -19,7 +19,10 @@ def processes_of(marker: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "submit",
-    [["--", "jobs/fedavg_100clients.py"], ["--working-dir", ".", "--", "python", "jobs/fedavg_100clients.py"]],
+    [
+        ["--", "jobs/fedavg_100clients.py"],
+        ["--working-dir", ".", "--", "python", "jobs/hfmds_100clients.py", "--hfmds.every", "2", "--hfmds.steps", "2"],
+    ],
     ids=["from the repository", "uploaded"],
 )
 def test_the_job_runs_and_leaves_nothing_running(submit, tmp_path):
@@ -33,6 +36,10 @@ def test_the_job_runs_and_leaves_nothing_running(submit, tmp_path):
     assert re.search(r"round 2/2  accuracy +\d+\.\d\d %", done.stdout)
     assert f"report: {tmp_path / 'run' / 'report.html'}" in done.stdout
     assert (tmp_path / "run" / "summary.json").exists()
+    if "hfmds" in str(submit):
+        assert re.search(r"side by side after 2 rounds, .*: hfmds\+fedpa \d+\.\d\d %, fedavg \d+\.\d\d %", done.stdout)
+        assert (tmp_path / "run" / "synthetic.parquet").exists()
+        assert (tmp_path / "run-fedavg" / "summary.json").exists()
     state = re.search(r"token: (\S+)/token", done.stdout).group(1)
     assert not processes_of(state)
     assert not Path(state).exists()
