@@ -11,9 +11,11 @@ import pyarrow as pa
 import torch
 from torch.nn import functional as F
 
+from raysim import models
 from raysim.config import RunConfig
 from raysim.engine.flat import FlatModel
 from raysim.engine.shared import column, images_of
+from raysim.engine.store import Federation
 from raysim.rng import stream
 
 PERSONAL = "personal"  # key of a client's own parameters in its state, beside the parts' names
@@ -126,6 +128,13 @@ class Client:
             if at == 0:
                 order = torch.from_numpy(draw.permutation(self.samples)).to(self.y.device)
             yield order[at * config.batch_size : (at + 1) * config.batch_size]
+
+
+def initial_model(federation: Federation, device: torch.device) -> FlatModel:
+    """The model every run of this configuration starts from, in evaluation mode."""
+    config = federation.config
+    module = models.build(config.model, federation.shape, federation.classes, config.seed)
+    return FlatModel(module.eval(), device)
 
 
 def make_optimizer(model: FlatModel, config: RunConfig, t: int) -> torch.optim.Optimizer:

@@ -8,11 +8,9 @@ import pyarrow as pa
 import ray
 import torch
 
-from raysim import models
-from raysim.engine.client import size_in_bytes, to_device, to_host
+from raysim.engine.client import initial_model, size_in_bytes, to_device, to_host
 from raysim.engine.device import assigned_gpus, fingerprint, prepare_torch
 from raysim.engine.exact import decode_mean, decode_sum
-from raysim.engine.flat import FlatModel
 from raysim.engine.store import Federation, fetch
 from raysim.methods.base import Uploads
 from raysim.rng import stream
@@ -25,8 +23,7 @@ class Server:
         self.federation: Federation = fetch(federation)
         self.config = self.federation.config
         self.device = prepare_torch(self.config)
-        module = models.build(self.config.model, self.federation.shape, self.federation.classes, self.config.seed)
-        self.model = FlatModel(module.eval(), self.device)
+        self.model = initial_model(self.federation, self.device)
         self.weights: list[torch.Tensor] = [self.model.weights.clone()]
         self.state: dict[str, dict] = {part.name: {} for part in self.config.parts}
         self.shared: dict[str, pa.Table] = {}  # part -> the dataset all clients read

@@ -10,11 +10,9 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from raysim import models
-from raysim.engine.client import PERSONAL, Client, size_in_bytes, to_device, to_host, train
+from raysim.engine.client import PERSONAL, Client, initial_model, size_in_bytes, to_device, to_host, train
 from raysim.engine.device import assigned_gpus, fingerprint, prepare_torch
 from raysim.engine.exact import NotSummable, encode_mean, encode_sum
-from raysim.engine.flat import FlatModel
 from raysim.engine.messages import Broadcast, ClientFailure, ClientReport
 from raysim.engine.store import Federation, fetch
 from raysim.methods.base import Upload, overrides
@@ -29,8 +27,7 @@ class Worker:
         self.federation: Federation = fetch(federation)
         self.config = self.federation.config
         self.device = prepare_torch(self.config)
-        module = models.build(self.config.model, self.federation.shape, self.federation.classes, self.config.seed)
-        self.model = FlatModel(module.eval(), self.device)
+        self.model = initial_model(self.federation, self.device)
         channels = (1, len(self.federation.mean), 1, 1)
         self.mean = torch.tensor(self.federation.mean, device=self.device).view(channels)
         self.std = torch.tensor(self.federation.std, device=self.device).view(channels)

@@ -10,43 +10,32 @@ from torch import nn
 from raysim.models.classifier import Classifier
 
 
-def _pooled(side: int) -> int:
-    """The side after a 5×5 convolution and a 2×2 pool, twice."""
-    return ((side - 4) // 2 - 4) // 2
+def _five_by_five(shape, classes: int, first: int, second: int, features: int) -> Classifier:
+    """Two 5×5 convolutions, each with a 2×2 pool, and a linear layer; the feature is what its ReLU gives."""
+    channels, *sides = shape
+    height, width = (((side - 4) // 2 - 4) // 2 for side in sides)
+    extractor = nn.Sequential(
+        nn.Conv2d(channels, first, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(first, second, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(second * height * width, features),
+        nn.ReLU(),
+    )
+    return Classifier(extractor, features, classes)
 
 
 def hfmds_cnn(shape, classes: int) -> Classifier:
-    """HFMDS-FL's CNN; 1,600 flattened values at 32×32. The feature is the 512 after the ReLU."""
-    channels, height, width = shape
-    extractor = nn.Sequential(
-        nn.Conv2d(channels, 32, 5),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Conv2d(32, 64, 5),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(64 * _pooled(height) * _pooled(width), 512),
-        nn.ReLU(),
-    )
-    return Classifier(extractor, 512, classes)
+    """HFMDS-FL's CNN; 1,600 flattened values at 32×32."""
+    return _five_by_five(shape, classes, 32, 64, 512)
 
 
 def small_cnn(shape, classes: int) -> Classifier:
-    """The benchmark's small model: hfmds-cnn's form with 6 and 16 channels and 32 features."""
-    channels, height, width = shape
-    extractor = nn.Sequential(
-        nn.Conv2d(channels, 6, 5),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Conv2d(6, 16, 5),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(16 * _pooled(height) * _pooled(width), 32),
-        nn.ReLU(),
-    )
-    return Classifier(extractor, 32, classes)
+    """The benchmark's small model."""
+    return _five_by_five(shape, classes, 6, 16, 32)
 
 
 def fedpa_cnn(shape, classes: int) -> Classifier:
