@@ -18,6 +18,12 @@ SMALL = {
 }  # fmt: skip
 
 
+SYNTHESIS = {
+    "method": "hfmds+fedpa", "hfmds.every": 2, "hfmds.steps": 3, "hfmds.per_client": 10, "hfmds.group": 4,
+    "fedpa.gen_steps": 5,
+}  # fmt: skip
+
+
 def blobs(train: int = 400, test: int = 200, classes: int = 5, shape=(1, 8, 8), seed: int = 0) -> Dataset:
     """A class is a random pattern; an image is its pattern and noise."""
     draw = np.random.default_rng(seed)

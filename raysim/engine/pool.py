@@ -3,7 +3,7 @@
 import importlib
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -52,7 +52,14 @@ class Pool:
         return ray.put(value)
 
     def get(self, reference):
-        """The value; what went wrong in an actor's code comes out with its own traceback."""
+        """What the server gives; a run cannot go on without it."""
+        try:
+            return self._get(reference)
+        except RayError as error:
+            raise RunFailure(f"the server actor was lost: {str(error).strip().splitlines()[0]}", str(error)) from None
+
+    def _get(self, reference):
+        """The value; what went wrong in an actor's code comes out with its own traceback, its death as Ray says it."""
         try:
             return ray.get(reference)
         except RayTaskError as error:
@@ -80,7 +87,7 @@ class Pool:
         self.actors = [self._start_actor(i) for i in range(self.plan.actors)]
         hellos = [actor.call.remote("hello") for actor in [self.server, *self.actors]]
         try:
-            server, *clients = self.get(hellos)
+            server, *clients = self._get(hellos)
         except RayActorError as error:
             raise RunFailure("an actor could not start", str(error)) from None
         self.server_gpus, self.gpus = server[1], [answer[1] for answer in clients]
@@ -131,7 +138,7 @@ class Pool:
             (finished,), _ = ray.wait(list(busy), num_returns=1)
             index, groups, rest = busy.pop(finished)
             try:
-                done[index].append((groups, self.get(finished), rest))
+                done[index].append((groups, self._get(finished), rest))
             except RayActorError as error:
                 first = groups[0][0]
                 deaths[first] = deaths.get(first, 0) + 1
@@ -154,7 +161,7 @@ class Pool:
         for index, (count, sums) in asked.items():
             groups = [g for call in done[index] for g in call[0]]
             try:
-                summed = self.get(count)
+                summed = self._get(count)
             except RayActorError as error:
                 self._replace(index, error)
                 queue.give_back(groups)

@@ -6,7 +6,7 @@ import ray
 from raysim.engine.in_process import InProcess
 from raysim.engine.messages import ClientFailure, RunFailure
 from raysim.engine.shared import table_digest
-from tests.simulate import comparable, simulate, simulate_on_ray
+from tests.simulate import SYNTHESIS, comparable, simulate, simulate_on_ray
 
 EVERYTHING = "tests.parts.everything"  # all hooks at once
 
@@ -33,10 +33,10 @@ class TestOnOneNode:
         method = "tests.parts.committee"
         assert comparable(simulate_on_ray(method=method, actors=2)) == reference[method]
 
-    def test_shared_synthetic_data(self):
-        settings = {"method": "hfmds", "hfmds.every": 2, "hfmds.steps": 3, "hfmds.per_client": 10, "hfmds.group": 4}
-        here = simulate(**settings)
-        there = simulate_on_ray(actors=3, **settings)
+    @pytest.mark.parametrize("actors", [1, 2, 4])
+    def test_shared_synthetic_data_and_the_generator(self, actors):
+        here = simulate(**SYNTHESIS)
+        there = simulate_on_ray(actors=actors, **SYNTHESIS)
         assert comparable(there) == comparable(here)
         assert table_digest(there.shared["hfmds"]) == table_digest(here.shared["hfmds"])
 
@@ -70,6 +70,10 @@ class TestOnOneNode:
         with pytest.raises(ClientFailure, match=r"client 3 failed in round 2 .*this client is doomed") as caught:
             simulate_on_ray(method="tests.parts.doomed", actors=2, active=10, **{"doomed.raises": True})
         assert "doomed.py" in caught.value.traceback
+
+    def test_a_lost_server_ends_the_run_and_says_so(self):
+        with pytest.raises(RunFailure, match="the server actor was lost"):
+            simulate_on_ray(method="tests.parts.doomed", actors=1, **{"doomed.server": True})
 
     def test_nothing_stays_reserved(self):
         simulate_on_ray(actors=2, rounds=1)

@@ -5,7 +5,8 @@ from ray.cluster_utils import Cluster
 
 from raysim.engine import cluster
 from raysim.engine.plan import make_plan
-from tests.simulate import comparable, configure, simulate, simulate_on_ray
+from raysim.engine.shared import table_digest
+from tests.simulate import SYNTHESIS, comparable, configure, simulate, simulate_on_ray
 
 EVERYTHING = "tests.parts.everything"  # all hooks at once
 
@@ -21,6 +22,9 @@ def test_three_nodes():
         plan = make_plan(configure(), cluster.nodes(), client_bytes=2**20)
         assert [slot.actors for slot in plan.slots] == [1, 1, 1]
         assert comparable(simulate_on_ray(method=EVERYTHING)) == comparable(simulate(method=EVERYTHING))
+        here, there = simulate(**SYNTHESIS), simulate_on_ray(**SYNTHESIS)
+        assert comparable(there) == comparable(here)
+        assert table_digest(there.shared["hfmds"]) == table_digest(here.shared["hfmds"])
     finally:
         ray.shutdown()
         nodes.shutdown()

@@ -17,6 +17,7 @@ class Doomed(Part):
     client: int = setting(3, "the one that dies")
     round: int = setting(2, "when it dies")
     raises: bool = setting(False, "raise instead")
+    server: bool = setting(False, "kill the server instead")
     nan: bool = setting(False, "give back a model that is not finite")
 
     def begin(self, client):
@@ -26,6 +27,10 @@ class Doomed(Part):
             raise ValueError("this client is doomed")
         if self.fuses and (left := sorted(Path(self.fuses).iterdir())):
             left[0].unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def update(self, server, uploads):
+        if self.server and server.t == self.round:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def end(self, client):
