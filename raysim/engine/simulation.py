@@ -139,9 +139,10 @@ class Simulation:
         work = Pass("evaluate", Broadcast(t, self.version, self.weights), in_groups(batches, 1), [1.0] * len(batches))
         counts = self.runner.run(work).first
         images = int((test.stop - test.start).sum())
+        finite = all(loss is not None for _, loss in counts)
         return {
             "accuracy": sum(correct for correct, _ in counts) / images,
-            "loss": sum(loss for _, loss in counts) * LOSS_UNIT / images,
+            "loss": sum(loss for _, loss in counts) * LOSS_UNIT / images if finite else None,
         }
 
     def training_loss(self, reports: list[ClientReport]) -> dict:

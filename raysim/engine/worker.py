@@ -3,6 +3,7 @@
 An ordinary class. Under Ray it is made an actor; the in-process runner calls it directly, with the same results.
 """
 
+import math
 import traceback
 from contextlib import contextmanager
 
@@ -82,8 +83,8 @@ class Worker:
     # -- evaluation ------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def evaluate(self, broadcast: Broadcast, groups: list[list[int]]) -> tuple[int, int]:
-        """Correct predictions and summed loss (in units of 2^-20) over these test batches."""
+    def evaluate(self, broadcast: Broadcast, groups: list[list[int]]) -> tuple[int, int | None]:
+        """Correct predictions and summed loss (in units of 2^-20; None if not finite) over these test batches."""
         self._hold(broadcast)
         predictor = next((p for p in self.config.parts if overrides(p, "predict")), None)
         self.model.load(self.weights[0])
@@ -93,7 +94,9 @@ class Worker:
             x, y = self._to_batch(*self.federation.test.read(batch))
             logits = predictor.predict(everyone, x) if predictor else self.model.module(x)
             correct += int((logits.argmax(1) == y).sum())
-            loss += int(np.rint(F.cross_entropy(logits, y, reduction="sum").item() * 2.0**LOSS_BITS))
+            batch_loss = F.cross_entropy(logits, y, reduction="sum").item()
+            finite = loss is not None and math.isfinite(batch_loss)
+            loss = loss + round(batch_loss * 2.0**LOSS_BITS) if finite else None
         return correct, loss
 
     def _predictor(self, index: int):

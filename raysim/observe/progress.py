@@ -20,7 +20,8 @@ def round_line(line: dict, rounds: int, seconds_left: float) -> str:
     """One round for people."""
     words = [f"round {line['round']:>{len(str(rounds))}}/{rounds}"]
     if line["accuracy"] is not None:
-        words += [f"accuracy {100 * line['accuracy']:6.2f} %", f"loss {line['loss']:.4f}"]
+        loss = "not finite" if line["loss"] is None else f"{line['loss']:.4f}"
+        words += [f"accuracy {100 * line['accuracy']:6.2f} %", f"loss {loss}"]
     words += [f"train loss {line['train_loss']:.4f}"]
     words += [f"{name} {value:.4g}" for name, value in line["terms"].items()]
     words += [f"clients {line['clients']}", f"{line['seconds']:.2f} s", f"{duration(seconds_left)} left"]

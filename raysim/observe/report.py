@@ -84,7 +84,7 @@ def _curves(history: list[dict]) -> str:
     rounds = [line["round"] for line in evaluated]
     left.plot(rounds, [100 * line["accuracy"] for line in evaluated])
     left.set(xlabel="round", ylabel="test accuracy (%)")
-    right.plot(rounds, [line["loss"] for line in evaluated], label="test")
+    right.plot(rounds, [float("nan") if line["loss"] is None else line["loss"] for line in evaluated], label="test")
     right.plot([line["round"] for line in history], [line["train_loss"] for line in history], label="train")
     right.set(xlabel="round", ylabel="cross-entropy")
     right.legend(frameon=False)

@@ -6,6 +6,10 @@ import torch
 from torch import nn
 
 from raysim.data.partition import partition
+from raysim.engine.in_process import InProcess
+from raysim.engine.simulation import Simulation
+from raysim.engine.store import federation
+from raysim.observe.progress import round_line
 from tests.simulate import blobs, comparable, configure, simulate
 
 
@@ -97,6 +101,22 @@ def test_evaluation_is_the_accuracy_of_the_saved_model_and_does_not_depend_on_th
     assert result.history[-1]["loss"] == pytest.approx(losses.mean(), rel=1e-4)
 
 
+def test_a_loss_that_is_not_finite_is_said_so():
+    dataset, config = blobs(), configure()
+    dealt = partition(dataset.train.y, 5, kind="iid", clients=10, seed=0)
+    runner = InProcess()
+    data = federation(config, dataset, dealt, runner.put)
+    runner.start(data)
+    huge = [np.full(64 * 64 + 64 + 64 * 5 + 5, 1e30, dtype=np.float32)]
+    simulation = Simulation(config, data, runner, 0)
+    simulation.weights = huge
+    line = simulation.evaluate(1)
+    assert line["loss"] is None
+    assert 0 <= line["accuracy"] <= 1
+    told = {"round": 1, "train_loss": 1.0, "terms": {}, "clients": 1, "seconds": 1.0, "failures": 0}
+    assert "loss not finite" in round_line(told | line, 3, 0)
+
+
 def test_eval_every_skips_rounds_but_never_the_last():
     evaluated = [line["accuracy"] is not None for line in simulate(rounds=5, eval_every=2).history]
     assert evaluated == [False, True, False, True, True]
@@ -138,8 +158,6 @@ def test_learning_rate_decay():
 
 
 def test_cohorts_are_seeded_distinct_and_change_with_the_round():
-    from raysim.engine.simulation import Simulation
-
     class Nobody:
         def call_server(self, *arguments):
             return None
