@@ -1,5 +1,5 @@
 # Needs Python 3.11 (PYTHON=… for another name of it); everything else is installed into .venv by the first target run.
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.installed
@@ -11,7 +11,8 @@ setup: $(SETUP)
 
 # Installed again only when the requirements change.
 $(SETUP): requirements.txt
-	@command -v $(PYTHON) >/dev/null || { echo "raysim needs $(PYTHON); say PYTHON=/path/to/python3.11 if it has another name" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null || \
+		{ echo "raysim needs Python 3.11, and '$(PYTHON)' is none; say make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@touch $@

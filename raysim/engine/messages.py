@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 from raysim.errors import RaysimError
 
+LOSS_BITS = 20  # of the evaluation loss, which is summed over test batches as whole numbers
+
 
 @dataclass(frozen=True)
 class Broadcast:

@@ -9,14 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from raysim.config import RunConfig
-from raysim.engine.messages import Broadcast, ClientReport
+from raysim.engine.messages import LOSS_BITS, Broadcast, ClientReport
 from raysim.engine.record import digest
 from raysim.engine.store import Federation
 from raysim.engine.work import Answers, Pass, in_groups
 from raysim.methods.base import overrides
 from raysim.rng import stream
-
-LOSS_UNIT = 2.0**-20  # of the evaluation loss (engine/worker.py)
 
 
 @dataclass
@@ -142,7 +140,7 @@ class Simulation:
         finite = all(loss is not None for _, loss in counts)
         return {
             "accuracy": sum(correct for correct, _ in counts) / images,
-            "loss": sum(loss for _, loss in counts) * LOSS_UNIT / images if finite else None,
+            "loss": sum(loss for _, loss in counts) / 2.0**LOSS_BITS / images if finite else None,
         }
 
     def training_loss(self, reports: list[ClientReport]) -> dict:

@@ -14,11 +14,9 @@ from torch.nn import functional as F
 from raysim.engine.client import PERSONAL, Client, initial_model, size_in_bytes, to_device, to_host, train
 from raysim.engine.device import assigned_gpus, fingerprint, prepare_torch
 from raysim.engine.exact import NotSummable, encode_mean, encode_sum
-from raysim.engine.messages import Broadcast, ClientFailure, ClientReport
+from raysim.engine.messages import LOSS_BITS, Broadcast, ClientFailure, ClientReport
 from raysim.engine.store import Federation, fetch
 from raysim.methods.base import Upload, overrides
-
-LOSS_BITS = 20  # of the evaluation loss, which is summed over test batches as whole numbers
 
 
 class Worker:
