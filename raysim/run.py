@@ -70,8 +70,10 @@ def _simulate(config, dataset, dealt, out, reporter, started, runner, plan) -> t
             record.event("note", text=note)
         runner.on_event = record.event
         counts = dealt.counts(dataset.train.y, dataset.classes)
-        # Drawn while the actors start: importing matplotlib takes a second.
-        drawing = threading.Thread(target=draw_labels, args=(counts, dataset.class_names, out / "labels.png"))
+        # Drawn while the actors start: importing matplotlib takes a second. A daemon, so that it cannot keep an
+        # interrupted run alive: an interrupt in the middle of logging leaves a lock behind it would wait for.
+        picture = (counts, dataset.class_names, out / "labels.png")
+        drawing = threading.Thread(target=draw_labels, args=picture, daemon=True)
         drawing.start()
         data = federation(config, dataset, dealt, runner.put)
         class_names = list(dataset.class_names)
