@@ -38,7 +38,8 @@ ray start --head --block --port "$gcs" --dashboard-host 127.0.0.1 --dashboard-po
     --dashboard-agent-listen-port "$agent" --ray-client-server-port "$client" --temp-dir "$state/ray" \
     --disable-usage-stats ${RAY_START:-} >"$state/head.log" 2>&1 &
 head=$!
-until ray job list >/dev/null 2>&1; do
+# The dashboard answers before the agent that runs jobs is there, so readiness is a job that went through.
+until ray job submit --no-wait -- true >/dev/null 2>&1; do
     kill -0 "$head" 2>/dev/null || { cat "$state/head.log" >&2; echo "one_job.sh: Ray did not start" >&2; exit 1; }
     sleep 0.5
 done
