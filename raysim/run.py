@@ -77,7 +77,6 @@ def _simulate(config, dataset, dealt, out, reporter, started, runner, plan) -> t
         drawing.start()
         data = federation(config, dataset, dealt, runner.put)
         class_names = list(dataset.class_names)
-        del dataset  # from here on the pixels are in the object store only
         fingerprints, model_bytes = runner.start(data)
         distinct = [f for i, f in enumerate(fingerprints) if f not in fingerprints[:i]]
         if len(distinct) > 1:
