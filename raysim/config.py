@@ -43,6 +43,7 @@ class RunConfig:
     batch_size: int = setting(10, "samples per local step", minimum=1)
     local_epochs: int | None = setting(None, "passes over the client's data per round; 1 if nothing is said", minimum=1)
     local_steps: int | None = setting(None, "local steps per round, instead of epochs", minimum=1)
+    drop_last: bool = setting(False, "leave out an epoch's last batch where it is smaller than the others")
     optimizer: Literal["sgd", "adam"] = setting("sgd", "local optimiser, fresh for every client and round")
     lr: float = setting(0.01, "local learning rate", above=0)
     lr_decay: float = setting(1.0, "factor on the learning rate every lr_decay_every rounds", above=0)
@@ -51,6 +52,9 @@ class RunConfig:
     weight_decay: float = setting(0.0, "L2 penalty in the optimiser", minimum=0)
     eval_every: int = setting(1, "rounds between evaluations; 0 evaluates only after the last", minimum=0)
     eval_batch: int = setting(500, "test images per evaluation batch", minimum=1)
+    evaluation: Literal["global", "clients"] = setting(
+        "global", "the global model on the test split, or each client's own on test images of its classes"
+    )
 
     actors: int | None = setting(None, "client actors; by default 2 per GPU, or one per CPU", minimum=1)
     actor_per_client: bool = setting(False, "one actor for each client, and that client's work only there")
@@ -141,6 +145,8 @@ def check(config: RunConfig) -> RunConfig:
         raise InputError(f"--active {config.active} is more than --clients {config.clients}; lower the first")
     if (config.partition == "table") != (config.table is not None):
         raise InputError("--partition table goes with --table FILE (or --table covid19); give both or neither")
+    if config.evaluation == "global" and (alone := [part.name for part in config.parts if part.predicts_with_personal]):
+        raise InputError(f"--method {alone[0]} keeps what it predicts with at the clients; add --evaluation clients")
     if config.local_epochs is None and config.local_steps is None:
         config = dataclasses.replace(config, local_epochs=1)
     if config.active is None:

@@ -124,7 +124,17 @@ def summarise(config: RunConfig, result: Result) -> dict:
         "server_state_sha256": result.server_state_sha256,
         "synthetic_sha256": synthetic[0] if synthetic else None,
         "psnr": similarities[-1] if similarities else None,
+        "gflops_per_client_round": gflops_per_round(result.history),
         "bytes_up": sum(line["bytes_up"] for line in result.history),
         "bytes_down": sum(line["bytes_down"] for line in result.history),
         "failures": sum(line["failures"] for line in result.history),
     }
+
+
+def gflops_per_round(history: list[dict]) -> dict[str, float]:
+    """Of one client: a round's training as counted in the last, and each part's exchanges spread over the rounds."""
+    totals: dict[str, float] = {}
+    for line in history:
+        for name, gflops in line["gflops"].items():
+            totals[name] = totals.get(name, 0.0) + (gflops if name == "training" else gflops / len(history))
+    return {name: round(gflops, 4) for name, gflops in totals.items()}

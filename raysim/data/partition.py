@@ -59,6 +59,22 @@ class Partition:
         return np.bincount(cell, minlength=self.clients * classes).reshape(self.clients, classes)
 
 
+def deal_test(labels: np.ndarray, held: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Order and offsets of test images by client: of each class a client holds, one client's share of its images.
+
+    `held` is boolean [clients, classes]. Shares of a class do not overlap, unless it has fewer images than clients.
+    """
+    clients, classes = held.shape
+    taken: list[list[np.ndarray]] = [[] for _ in range(clients)]
+    for label in range(classes):
+        rows = np.flatnonzero(labels == label)
+        share = max(1, len(rows) // clients)
+        for i, client in enumerate(np.flatnonzero(held[:, label]) if len(rows) else ()):
+            taken[client].append(rows[np.arange(i * share, (i + 1) * share) % len(rows)])
+    parts = [np.sort(np.concatenate([*t, np.empty(0, np.int64)])) for t in taken]
+    return np.concatenate(parts), np.cumsum([0, *(len(p) for p in parts)])
+
+
 def partition(
     labels,
     classes: int,

@@ -118,9 +118,11 @@ class Client:
         return x.contiguous(memory_format=torch.channels_last), to_device(column(table, "label")[rows], self.y.device)
 
     def batches(self) -> Iterator[torch.Tensor]:
-        """Index tensors of the local steps: every epoch a new order, the last batch as large as it is."""
+        """Index tensors of the local steps: every epoch a new order, the last batch as large as it is, or dropped."""
         config = self.config
         per_epoch = math.ceil(self.samples / config.batch_size)
+        if config.drop_last:
+            per_epoch = max(1, self.samples // config.batch_size)
         steps = config.local_steps or config.local_epochs * per_epoch
         draw = self.stream("batches")
         for step in range(steps):

@@ -60,8 +60,9 @@ class FlatModel:
     def load(self, flat: torch.Tensor) -> None:
         self.weights.copy_(flat)
 
-    def personal_mask(self, patterns: tuple[str, ...]) -> torch.Tensor | None:
-        """Which elements the patterns name (parameters and floating buffers), or None for none."""
+    def personal_mask(self, parts, t: int) -> torch.Tensor | None:
+        """Which elements the parts leave at the clients in round t, or None for none."""
+        patterns = [pattern for part in parts for pattern in part.personal(self.module, t)]
         matched = [n for n in self.spans if any(fnmatch(n, p) for p in patterns)]
         if not matched:
             return None

@@ -18,6 +18,7 @@ class Broadcast:
     shared: object = None  # part -> reference to the dataset it shares with all clients
     cohort: int = 1  # clients in this pass
     total_weight: float = 1.0  # their aggregation weights together, as planned
+    counted: int | None = None  # client whose floating-point operations are counted
     route: dict[int, int] = field(default_factory=dict)  # client -> index of the model it trains, if not 0
 
 
@@ -29,6 +30,7 @@ class ClientReport:
     samples: int
     terms: dict[str, float] = field(default_factory=dict)  # mean of each loss term over the local steps
     bytes_up: int = 0
+    flops: float = 0.0  # of its work in this pass; counted for one client
     has_state: bool = False  # whether its state is among those this pass returned
 
 

@@ -84,8 +84,7 @@ class Server:
         """Average the models, let the parts do theirs, publish the result."""
         self.t = t
         sums, uploads = arrived[:actors], arrived[actors:]
-        patterns = tuple(pattern for part in self.config.parts for pattern in part.personal(t))
-        personal = self.model.personal_mask(patterns)
+        personal = self.model.personal_mask(self.config.parts, t)
         for i, before in enumerate(self.weights):
             total = self._total(f"model/{i}", sums)
             if total is not None:  # None: nobody trained this model

@@ -54,6 +54,7 @@ class Simulation:
         started, failures = time.perf_counter(), self.runner.failures
         cohort = self.sample(t)
         line = {"round": t, "accuracy": None, "loss": None, "clients": len(cohort), "bytes_up": 0, "bytes_down": 0}
+        line["gflops"] = {}  # per client, by what it does; training only in the last round
         for part in self.config.parts:
             if overrides(part, "exchange"):
                 self.exchanges(part, t, cohort, line)
@@ -75,24 +76,36 @@ class Simulation:
         i = 0
         while whom := self.runner.get(self.runner.call_server("exchange", part.name, t, i)):
             clients = {"all": everyone, "cohort": cohort}[whom]
-            broadcast = self.broadcast(t, clients, line)
+            broadcast = replace(self.broadcast(t, clients, line), counted=clients[0])
             answers = self.pass_over("reply", broadcast, in_groups(clients, part.group), (part.name,), line)
             self.send("receive", answers, part.name, t)
+            line["gflops"][part.name] = line["gflops"].get(part.name, 0.0) + counted(answers)[0]
             self.hear(line)
             i += 1
 
     def train(self, t: int, cohort: list[int], line: dict) -> list[ClientReport]:
         """Local training of the cohort; the server averages."""
         broadcast = self.broadcast(t, cohort, line)
+        if t == self.config.rounds:  # once: counting slows that client down
+            broadcast = replace(broadcast, counted=self.typical(cohort))
         for part in self.config.parts:
             if overrides(part, "route"):
                 route = self.runner.get(self.runner.call_server("route", part.name, t, cohort))
                 broadcast = replace(broadcast, route=route)
         answers = self.pass_over("train", broadcast, in_groups(cohort, 1), (), line)
         self.weights = self.send("aggregate", answers, t)
+        if broadcast.counted is not None:
+            gflops, samples = counted(answers)
+            scale = self.federation.sizes[cohort].mean() / samples if self.config.local_epochs else 1.0
+            line["gflops"]["training"] = gflops * float(scale)
         if any(overrides(part, "update") for part in self.config.parts):
             self.hear(line)
         return [report for reports in answers.first for report in reports]
+
+    def typical(self, cohort: list[int]) -> int:
+        """The client whose size is nearest to the cohort's mean."""
+        sizes = self.federation.sizes[cohort]
+        return cohort[int(np.abs(sizes - sizes.mean()).argmin())]
 
     def broadcast(self, t: int, clients: list[int], line: dict) -> Broadcast:
         """What this pass's clients are sent."""
@@ -130,13 +143,14 @@ class Simulation:
         return self.runner.call_server(method, *arguments, len(answers.sums), *answers.sums, *uploads)
 
     def evaluate(self, t: int) -> dict:
-        """The global model on the whole test split: fixed batches, counted exactly."""
-        test = self.federation.test
-        batches = list(range(len(test.chunk)))
+        """The global model on the whole test split, or the clients' own on their shares: counted exactly."""
+        sizes = self.federation.test.stop - self.federation.test.start
+        states = self.states if self.config.evaluation == "clients" else None
         self.version += 1
-        work = Pass("evaluate", Broadcast(t, self.version, self.weights), in_groups(batches, 1), [1.0] * len(batches))
+        broadcast = Broadcast(t, self.version, self.weights)
+        work = Pass("evaluate", broadcast, in_groups(list(range(len(sizes))), 1), sizes.tolist(), states=states)
         counts = self.runner.run(work).first
-        images = int((test.stop - test.start).sum())
+        images = int(sizes.sum())
         finite = all(loss is not None for _, loss in counts)
         return {
             "accuracy": sum(correct for correct, _ in counts) / images,
@@ -152,3 +166,8 @@ class Simulation:
             name: math.fsum(r.samples * r.terms[name] for r in reports if name in r.terms) / samples for name in names
         }
         return {"train_loss": means.pop("ce"), "terms": means}
+
+
+def counted(answers: Answers) -> tuple[float, int]:
+    """The GFLOPs of the client whose operations were counted, and its samples."""
+    return next((r.flops / 1e9, r.samples) for reports in answers.first for r in reports if r.flops)

@@ -11,7 +11,7 @@ import ray
 
 from raysim.config import RunConfig
 from raysim.data.dataset import Dataset, Split
-from raysim.data.partition import Partition
+from raysim.data.partition import Partition, deal_test
 
 CHUNK_BYTES = 32 * 2**20
 
@@ -67,7 +67,7 @@ class Federation:
     std: tuple[float, ...]
     sizes: np.ndarray  # samples per client
     clients: Chunks  # by client
-    test: Chunks  # by evaluation batch
+    test: Chunks  # by evaluation batch, or by client
 
 
 def normalisation(split: Split, how: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -89,10 +89,12 @@ def normalisation(split: Split, how: str) -> tuple[tuple[float, ...], tuple[floa
 
 def federation(config: RunConfig, dataset: Dataset, partition: Partition, put) -> Federation:
     """Write the dataset to the store, clients' samples side by side, test batches side by side."""
-    batches = np.append(np.arange(0, len(dataset.test.y), config.eval_batch), len(dataset.test.y))
+    order, offsets = None, np.append(np.arange(0, len(dataset.test.y), config.eval_batch), len(dataset.test.y))
+    if config.evaluation == "clients":
+        order, offsets = deal_test(dataset.test.y, partition.counts(dataset.train.y, dataset.classes) > 0)
     mean, std = normalisation(dataset.train, config.normalise)
     return Federation(
         config=config, shape=dataset.shape, classes=dataset.classes, mean=mean, std=std, sizes=partition.sizes,
         clients=chunked(dataset.train, partition.order, partition.offsets, put),
-        test=chunked(dataset.test, None, batches, put),
+        test=chunked(dataset.test, order, offsets, put),
     )  # fmt: skip

@@ -5,7 +5,7 @@ An ordinary class. Under Ray it is made an actor; the in-process runner calls it
 
 import math
 import traceback
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from raysim.engine.client import PERSONAL, Client, initial_model, size_in_bytes, to_device, to_host, train
 from raysim.engine.device import assigned_gpus, fingerprint, prepare_torch
 from raysim.engine.exact import NotSummable, encode_mean, encode_sum
+from raysim.engine.flops import FlopCounter
 from raysim.engine.messages import LOSS_BITS, Broadcast, ClientFailure, ClientReport
 from raysim.engine.store import Federation, fetch
 from raysim.methods.base import Upload, overrides
@@ -51,12 +52,13 @@ class Worker:
         for client_id in (k for group in groups for k in group):
             with self._blamed_on(client_id):
                 client = self._client(client_id, states)
-                terms, weight, uploads = self._train_one(client)
+                with self._counted(client_id) as counter:
+                    terms, weight, uploads = self._train_one(client)
                 self._add(
                     f"model/{broadcast.route.get(client_id, 0)}",
                     encode_mean(self.model.weights, weight / broadcast.total_weight),
                 )
-                answers.append(self._answer(client, uploads, terms, self.model.weights.nbytes))
+                answers.append(self._answer(client, uploads, terms, self.model.weights.nbytes, _flops(counter)))
         return _columns(answers)
 
     def reply(self, broadcast: Broadcast, groups: list[list[int]], states: dict[int, object], part_name: str):
@@ -68,8 +70,10 @@ class Worker:
             self.model.load(self.weights[0])
             with self._blamed_on(group[0]):
                 clients = [self._client(k, states) for k in group]
-                for client, upload in zip(clients, part.reply(clients), strict=True):
-                    answers.append(self._answer(client, {part.name: upload}))
+                with self._counted(group[0]) as counter:
+                    replies = part.reply(clients)
+                for client, upload in zip(clients, replies, strict=True):
+                    answers.append(self._answer(client, {part.name: upload}, flops=_flops(counter) / len(group)))
         return _columns(answers)
 
     def collect(self) -> tuple[int, dict[str, np.ndarray]]:
@@ -81,14 +85,22 @@ class Worker:
     # -- evaluation ------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def evaluate(self, broadcast: Broadcast, groups: list[list[int]]) -> tuple[int, int | None]:
-        """Correct predictions and summed loss (in units of 2^-20; None if not finite) over these test batches."""
+    def evaluate(
+        self, broadcast: Broadcast, groups: list[list[int]], states: dict[int, object] | None = None
+    ) -> tuple[int, int | None]:
+        """Correct predictions and summed loss (in units of 2^-20; None if not finite) over these test batches.
+
+        With `states`, batch k is client k's and predicted by its own model.
+        """
         self._hold(broadcast)
+        mask = None if states is None else self.model.personal_mask(self.config.parts, broadcast.t)
         predictor = next((p for p in self.config.parts if overrides(p, "predict")), None)
         self.model.load(self.weights[0])
         everyone = [self._predictor(i) for i in range(len(self.weights))]
         correct, loss = 0, 0
         for batch in (b for group in groups for b in group):
+            if states is not None:
+                self._load(self.weights[0], mask, self._state(batch, states))
             x, y = self._to_batch(*self.federation.test.read(batch))
             logits = predictor.predict(everyone, x) if predictor else self.model.module(x)
             correct += int((logits.argmax(1) == y).sum())
@@ -118,9 +130,7 @@ class Worker:
 
     def _client(self, client_id: int, states: dict[int, object]) -> Client:
         x, y = self._to_batch(*self.federation.clients.read(client_id))
-        state = {}
-        if client_id in states:
-            state = to_device(dict(fetch(states[client_id]))[client_id], self.device)
+        state = self._state(client_id, states)
         for part in self.config.parts:
             state.setdefault(part.name, {})
         weights = self.weights[self.broadcast.route.get(client_id, 0)]
@@ -129,6 +139,16 @@ class Worker:
             self.extras, state, self.shared, self.mean, self.std, had_state=client_id in states,
         )  # fmt: skip
 
+    def _load(self, weights: torch.Tensor, mask: torch.Tensor | None, state: dict[str, dict]) -> None:
+        """A client's model: the broadcast weights with what it keeps to itself."""
+        self.model.load(weights)
+        if mask is not None and PERSONAL in state:
+            self.model.weights[mask] = state[PERSONAL]["weights"]
+
+    def _state(self, client_id: int, states: dict[int, object]) -> dict[str, dict]:
+        """What the client kept from its last pass."""
+        return to_device(dict(fetch(states[client_id]))[client_id], self.device) if client_id in states else {}
+
     def _to_batch(self, x: np.ndarray, y: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         pixels = to_device(x, self.device).to(torch.float32, memory_format=torch.channels_last)
         return pixels.sub_(self.mean).div_(self.std), to_device(y, self.device)
@@ -136,11 +156,8 @@ class Worker:
     def _train_one(self, client: Client) -> tuple[dict[str, float], float, dict[str, Upload]]:
         """Loss terms, aggregation weight and uploads; the model holds the trained weights."""
         config, model = self.config, self.model
-        patterns = tuple(pattern for part in config.parts for pattern in part.personal(client.t))
-        mask = model.personal_mask(patterns)
-        model.load(client.global_weights)
-        if mask is not None and PERSONAL in client.state:
-            model.weights[mask] = client.state[PERSONAL]["weights"]
+        mask = model.personal_mask(config.parts, client.t)
+        self._load(client.global_weights, mask, client.state)
         terms = train(client)
         weight = float(client.samples) if config.weighting == "samples" else 1.0
         uploads: dict[str, Upload] = {}
@@ -153,7 +170,7 @@ class Worker:
             client.state[PERSONAL] = {"weights": model.weights[mask].clone()}
         return terms, weight, uploads
 
-    def _answer(self, client: Client, uploads: dict[str, Upload], terms: dict | None = None, sent: int = 0):
+    def _answer(self, client: Client, uploads: dict[str, Upload], terms: dict | None = None, sent: int = 0, flops=0.0):
         """Add what is summed; give (report, what travels client by client, state)."""
         each = {}
         for name, upload in uploads.items():
@@ -164,11 +181,15 @@ class Worker:
             sent += size_in_bytes(upload.sum) + size_in_bytes(upload.each)
         self.summed += 1
         has_state = client.had_state or any(client.state.values())
-        report = ClientReport(client.id, client.samples, terms or {}, sent, has_state)
+        report = ClientReport(client.id, client.samples, terms or {}, sent, flops, has_state)
         return report, (client.id, each) if each else None, (client.id, to_host(client.state)) if has_state else None
 
     def _add(self, key: str, term: torch.Tensor) -> None:
         self.sums[key] = self.sums[key].add_(term) if key in self.sums else term
+
+    def _counted(self, client_id: int):
+        """Counts operations if this client (or the group it leads) is the one to be counted: that slows it down."""
+        return FlopCounter() if client_id == self.broadcast.counted else nullcontext()
 
     @contextmanager
     def _blamed_on(self, client_id: int):
@@ -181,6 +202,9 @@ class Worker:
         except Exception as error:
             raise ClientFailure(f"{where}: {type(error).__name__}: {error}", traceback.format_exc()) from error
 
+
+def _flops(counter: FlopCounter | None) -> float:
+    return float(counter.total) if counter else 0.0
 
 
 def _columns(answers: list[tuple]) -> tuple[list, list | None, list | None]:

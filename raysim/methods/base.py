@@ -95,7 +95,9 @@ class Part:
 
     # -- both --------------------------------------------------------------------------------------------------
 
-    def personal(self, t: int) -> tuple[str, ...]:
+    predicts_with_personal = False  # so that only the clients' own models can be evaluated
+
+    def personal(self, module: torch.nn.Module, t: int) -> tuple[str, ...]:
         """Name patterns (fnmatch) of parameters and buffers that stay in the client's state in round t."""
         return ()
 

@@ -35,6 +35,8 @@ class FedPA(Part):
     gen_steps: int = setting(50, "generator's steps per round; not in the paper", minimum=1)
     gen_batch: int = setting(32, "features per step of the generator (B, eq. 5)", minimum=2)
     gen_lr: float = setting(3e-4, "of the generator's Adam (η_2)", above=0)
+    gen_lr_decay: float = setting(1.0, "its factor per round", above=0)
+    gen_weight_decay: float = setting(0.0, "of the generator's Adam", minimum=0)
     noise: int = setting(32, "size of the generator's noise (z, eq. 4)", minimum=1)
 
     def at(self, weight: str, t: int) -> float:
@@ -51,6 +53,14 @@ class FedPA(Part):
         size = classifier.module.head.out_features, classifier.module.feature_size
         return FlatModel(gen.build_generator(self.noise, *size, seed).eval(), classifier.device)
 
+    # What the authors' published code does in another way: fedpa_reference.py.
+    distance = staticmethod(gen.prototype_distance)
+    fidelity = staticmethod(gen.fidelity)
+
+    def draw(self, stream, counts, size):
+        """Noise and labels for the generator; the labels from p̃(y)."""
+        return gen.draw_inputs(stream, counts, size, self.noise)
+
     # -- client: what the server sent is empty in the first round ----------------------------------------------------
 
     def begin(self, client):
@@ -63,7 +73,7 @@ class FedPA(Part):
         model.load(sent["generator"])
         stream = client.stream(f"{self.name}/noise")
         while True:
-            noise, labels = gen.draw_inputs(stream, sent["counts"], BLOCK * size, self.noise)
+            noise, labels = self.draw(stream, sent["counts"], BLOCK * size)
             with torch.no_grad():
                 made = model.module(noise, labels)
             yield from zip(made.split(size), labels.split(size), strict=True)
@@ -76,7 +86,7 @@ class FedPA(Part):
             terms.append(weight * F.cross_entropy(client.model.module.head(made), labels))
         if "prototypes" in sent and (weight := self.at("lambda_po", client.t)):
             features = step.features[: len(step.real_y)]
-            terms.append(weight * gen.prototype_distance(features, step.real_y, sent["prototypes"], sent["known"]))
+            terms.append(weight * self.distance(features, step.real_y, sent["prototypes"], sent["known"]))
         return sum(terms) if terms else None
 
     @torch.no_grad()
@@ -111,36 +121,39 @@ class FedPA(Part):
         """Prototypes by counts (eq. 3), where a class nobody had keeps its last; then the generator's training."""
         if not uploads.sum:
             return
-        state, counts = server.state[self.name], uploads.sum["counts"]
-        state["counts"], seen = counts, counts > 0
-        if self.aligns:
-            means = uploads.sum["features"] / counts.clamp(min=1)[:, None]
-            state["prototypes"] = torch.where(seen[:, None], means, state.get("prototypes", means))
-            state["known"] = seen | state.get("known", seen)
-        if self.lambda_ge:
-            self.update_generator(server, state, [each for _, each in uploads.each])
+        server.state[self.name]["counts"] = uploads.sum["counts"]
+        self.update_prototypes(server, uploads)
+        self.update_generator(server, uploads)
 
-    def update_generator(self, server, state, uploaded):
+    def update_prototypes(self, server, uploads):
+        if not self.aligns:
+            return
+        state, counts = server.state[self.name], uploads.sum["counts"]
+        means, seen = uploads.sum["features"] / counts.clamp(min=1)[:, None], counts > 0
+        state["prototypes"] = torch.where(seen[:, None], means, state.get("prototypes", means))
+        state["known"] = seen | state.get("known", seen)
+
+    def update_generator(self, server, uploads):
         """Minimise γ_fid·L_fid + γ_div·L_div − γ_ad·L_ad (eq. 8) with this round's prototypes and label counts."""
-        losses = {}
+        if not self.lambda_ge:
+            return
+        state, uploaded, losses = server.state[self.name], [each for _, each in uploads.each], {}
         if weight := self.at("gamma_fid", server.t):
             heads, biases, held = (torch.stack([each[key] for each in uploaded]) for key in ("head", "bias", "counts"))
-            shares = held / state["counts"].clamp(min=1)
-            losses["fid"] = weight, lambda made, y, z: gen.fidelity(made, y, heads, biases, shares)
+            shares = held / held.sum(0).clamp(min=1)
+            losses["fid"] = weight, lambda made, y, z: self.fidelity(made, y, heads, biases, shares)
         if self.gamma_div:
             losses["div"] = self.gamma_div, lambda made, y, z: gen.diversity(made, y, z, self.pairs)
-        if self.gamma_ad:
+        if self.gamma_ad and "prototypes" in state:
             fixed = state["prototypes"], state["known"]
-            losses["ad"] = -self.gamma_ad, lambda made, y, z: gen.prototype_distance(made, y, *fixed)
+            losses["ad"] = -self.gamma_ad, lambda made, y, z: self.distance(made, y, *fixed)
         model = self.generator(server.model)
         model.load(state["generator"])
-        stream, counts, batch = server.stream(f"{self.name}/noise"), state["counts"], self.gen_batch
-        drawn = gen.draw_inputs(stream, counts, self.gen_steps * batch, self.noise)
-        batches = list(zip(*(inputs.split(batch) for inputs in drawn), strict=True))
-        means = gen.train_generator(model, state["adam"], self.gen_lr, batches, losses)
+        measured = self.draw(server.stream(f"{self.name}/measure"), state["counts"] > 0, MEASURED)
+        if server.t == 1:
+            server.metrics |= gen.measure(model, *measured, "generator.untrained_")
+        inputs = self.draw(server.stream(f"{self.name}/noise"), state["counts"], self.gen_steps * self.gen_batch)
+        adam = {"lr": self.gen_lr * self.gen_lr_decay ** (server.t - 1), "weight_decay": self.gen_weight_decay}
+        server.metrics |= gen.train_generator(model, state["adam"], adam, inputs, self.gen_batch, losses)
+        server.metrics |= gen.measure(model, *measured, "generator.")
         state["generator"] = model.weights
-        noise, labels = gen.draw_inputs(stream, counts > 0, MEASURED, self.noise)
-        with torch.no_grad():
-            distances = gen.class_distances(model.module(noise, labels), labels)
-        means |= zip(("intra", "inter"), torch.stack(distances).tolist(), strict=True)
-        server.metrics |= {f"generator.{name}": value for name, value in means.items()}

@@ -41,11 +41,14 @@ def build_generator(noise_size: int, classes: int, feature_size: int, seed: int)
         return Generator(noise_size, classes, feature_size)
 
 
-def draw_inputs(stream: np.random.Generator, counts: Tensor, size: int, noise_size: int) -> tuple[Tensor, Tensor]:
+def draw_inputs(
+    stream: np.random.Generator, counts: Tensor, size: int, noise_size: int, uniform: bool = False
+) -> tuple[Tensor, Tensor]:
     """Noise, and labels in proportion to the counts: drawn on the host, moved to the counts' device once."""
     weights = counts.double().cpu().numpy()
     labels = torch.from_numpy(stream.choice(len(weights), size, p=weights / weights.sum()))
-    noise = torch.from_numpy(stream.standard_normal((size, noise_size), dtype=np.float32))
+    draw = stream.random if uniform else stream.standard_normal
+    noise = torch.from_numpy(draw((size, noise_size), dtype=np.float32))
     return noise.to(counts.device), labels.to(counts.device)
 
 
@@ -81,13 +84,21 @@ def class_distances(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return (apart * same).sum() / pairs[0].clamp(min=1), (apart * ~same).sum() / pairs[1].clamp(min=1)
 
 
+@torch.no_grad()
+def measure(model: FlatModel, noise: Tensor, labels: Tensor, prefix: str) -> dict[str, float]:
+    """The distances of these features (FedPA's table V) as metrics."""
+    intra, inter = torch.stack(class_distances(model.module(noise, labels), labels)).tolist()
+    return {f"{prefix}intra": intra, f"{prefix}inter": inter}
+
+
 def train_generator(
-    model: FlatModel, adam: dict[str, Tensor], lr: float, batches: list[tuple[Tensor, Tensor]],
-    losses: dict[str, tuple[float, Loss]],
+    model: FlatModel, moments: dict[str, Tensor], settings: dict[str, float], inputs: tuple[Tensor, Tensor],
+    batch_size: int, losses: dict[str, tuple[float, Loss]],
 ) -> dict[str, float]:  # fmt: skip
-    """Adam on Σ factor·loss, a step per (noise, labels), going on from its moments; each loss's mean over the steps."""
-    optimizer = torch.optim.Adam([model.flat_parameter], lr=lr, fused=True)
-    optimizer.state[model.flat_parameter] = adam  # written in place
+    """Adam on Σ factor·loss, a step per batch of (noise, labels), going on from its moments; the losses' means."""
+    optimizer = torch.optim.Adam([model.flat_parameter], fused=True, **settings)
+    optimizer.state[model.flat_parameter] = moments  # written in place
+    batches = list(zip(*(values.split(batch_size) for values in inputs), strict=True))
     factors = torch.tensor([factor for factor, _ in losses.values()], device=model.device)
     totals = torch.zeros_like(factors)
     model.module.train()
@@ -99,4 +110,5 @@ def train_generator(
         optimizer.step()
         totals += values.detach()  # on the device: no transfer per step
     model.module.eval()
-    return dict(zip(losses, (totals / len(batches)).tolist(), strict=True))
+    means = (totals / len(batches)).tolist()
+    return {f"generator.{name}": mean for name, mean in zip(losses, means, strict=True)}

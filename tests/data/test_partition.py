@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raysim.data.partition import TABLES, Partition, partition, read_table
+from raysim.data.partition import TABLES, Partition, deal_test, partition, read_table
 from raysim.errors import InputError
 
 quick = settings(deadline=None, max_examples=150)
@@ -293,3 +293,15 @@ def test_a_missing_table_file(tmp_path, name):
 def test_no_torch_is_imported():
     code = "import sys, raysim.data.partition; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def deal_test_of_the_test_split_follow_the_classes_held():
+    labels = np.array([0, 1, 2] * 40)  # 40 of each
+    held = np.array([[True, False, True], [True, True, False], [False, False, False], [True, False, False]])
+    order, offsets = deal_test(labels, held)
+    shares = np.split(order, offsets[1:-1])
+    counts = [np.bincount(labels[s], minlength=3).tolist() for s in shares]
+    assert counts == [[10, 0, 10], [10, 10, 0], [0, 0, 0], [10, 0, 0]]
+    assert len(set(order)) == len(order)  # no image twice
+    few, _ = deal_test(np.array([0, 0]), np.ones((5, 1), bool))
+    assert few.tolist() == [0, 1, 0, 1, 0]  # fewer images than clients

@@ -1,7 +1,10 @@
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 
 from raysim.engine.flat import FlatModel
+from raysim.methods.base import Part
 
 CPU = torch.device("cpu")
 
@@ -48,11 +51,19 @@ def test_loading_changes_the_module_and_batch_norm_buffers_stay_views():
     assert torch.equal(model.module[1].running_mean, torch.zeros(3))
 
 
+@dataclass(frozen=True)
+class Personal(Part):
+    pattern: str
+
+    def personal(self, module, t):
+        return (self.pattern,)
+
+
 def test_personal_mask_and_export():
     model = FlatModel(net(), CPU)
-    mask = model.personal_mask(("1.*",))
+    mask = model.personal_mask([Personal("1.*")], t=1)
     assert int(mask.sum()) == 4 * 3
-    assert model.personal_mask(("nothing",)) is None
+    assert model.personal_mask([Personal("nothing")], t=1) is None
     exported = model.export(model.weights)
     assert exported["4.weight"].shape == (4, 108)
     assert exported["1.num_batches_tracked"] == 0

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from raysim.data.partition import partition
+from raysim.engine.client import Client
 from raysim.engine.in_process import InProcess
 from raysim.engine.simulation import Simulation
 from raysim.engine.store import federation
@@ -167,3 +168,15 @@ def test_cohorts_are_seeded_distinct_and_change_with_the_round():
     assert first == again != second
     assert len(set(first)) == 50
     assert first == sorted(first)
+
+
+@pytest.mark.parametrize(("samples", "sizes"), [(20, [8, 8, 8, 8]), (5, [5, 5, 5, 5]), (16, [8, 8, 8, 8])])
+def test_drop_last_leaves_out_smaller_batches_unless_there_is_no_other(samples, sizes):
+    config = configure(batch_size=8, local_steps=4, drop_last=True)
+    client = Client(0, 1, config, 2, None, None, None, torch.zeros(samples), {}, {})
+    batches = list(client.batches())
+    assert [len(b) for b in batches] == sizes
+    per_epoch = max(1, samples // 8)
+    for epoch in range(0, 4, per_epoch):
+        drawn = torch.cat(batches[epoch : epoch + per_epoch]).tolist()
+        assert len(set(drawn)) == len(drawn)

@@ -68,7 +68,7 @@ class Everything(Part):
         visits = client.state[self.name]["visits"]
         return Upload(sum={"visits": visits}, each={"visits": visits, "client": client.id})
 
-    def personal(self, t):
+    def personal(self, module, t):
         return ("head.bias",)
 
     def update(self, server, uploads):

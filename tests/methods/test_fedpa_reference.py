@@ -1,0 +1,146 @@
+"""FedPA as its authors' code has it: what departs from the paper, each against NumPy or float64 written out here."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from raysim.engine.client import Client, train
+from raysim.engine.flat import FlatModel
+from raysim.engine.in_process import InProcess
+from raysim.methods.base import Uploads
+from raysim.methods.fedpa_reference import FedPAReference, collapsed_fidelity, squared_distance
+from raysim.models import build
+from raysim.models.generator import build_generator
+from raysim.rng import stream
+from tests.simulate import comparable, configure, simulate
+
+NAME = "fedpa_reference"
+QUICK = {"method": NAME, f"{NAME}.gen_steps": 5}
+DRAW = np.random.default_rng(0)
+H, Y = DRAW.normal(0, 1, (6, 8)), np.array([0, 1, 1, 2, 0, 2])
+
+
+def tensors(*arrays):
+    return [torch.from_numpy(a) for a in arrays]
+
+
+def test_distances_are_squared_and_averaged_over_dimensions_too():
+    prototypes = DRAW.normal(0, 1, (3, 8))
+    errors = [((H[j] - prototypes[Y[j]]) ** 2).mean() for j in range(6)]
+    got = squared_distance(*tensors(H, Y, prototypes), torch.tensor([True] * 3))
+    assert got.item() == pytest.approx(sum(errors) / 6, rel=1e-12)
+    without = squared_distance(*tensors(H, Y, prototypes), torch.tensor([True, False, True]))
+    assert without.item() == pytest.approx((sum(errors) - errors[1] - errors[2]) / 6, rel=1e-12)
+
+
+def test_fidelity_is_summed_over_clients_with_its_weights_collapsed():
+    heads, biases, shares = DRAW.normal(0, 1, (4, 3, 8)), DRAW.normal(0, 1, (4, 3)), DRAW.uniform(0, 1, (4, 3))
+    total = 0.0
+    for k in range(4):
+        logits = H @ heads[k].T + biases[k]
+        ces = np.log(np.exp(logits).sum(1)) - logits[np.arange(6), Y]
+        total += ces.mean() * np.mean([shares[k, y] for y in Y])
+    assert collapsed_fidelity(*tensors(H, Y, heads, biases, shares)).item() == pytest.approx(total, rel=1e-12)
+
+
+def test_noise_and_labels_are_uniform():
+    counts = torch.tensor([90.0, 0.0, 5.0, 5.0])
+    noise, labels = FedPAReference().draw(np.random.default_rng(0), counts, 20000)
+    np.testing.assert_allclose(labels.bincount(minlength=4) / 20000, [1 / 3, 0, 1 / 3, 1 / 3], atol=0.015)
+    assert (noise.min() >= 0) & (noise.max() < 1)
+    assert noise.mean().item() == pytest.approx(0.5, abs=0.01)
+
+
+def test_prototypes_are_means_over_the_local_steps_and_counts_start_at_one():
+    flat = FlatModel(build("mlp", (1, 8, 8), 5, seed=3).eval(), torch.device("cpu"))
+    x, y = torch.randn(20, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 3] * 10)
+    config = configure(**QUICK, local_steps=3, batch_size=8, lr=0.1, momentum=0, drop_last=True)
+    client = Client(7, 1, config, 5, flat, flat.weights.clone(), x, y, {NAME: {}}, {NAME: {}})
+    train(client)
+    upload = config.parts[0].end(client)
+
+    module = build("mlp", (1, 8, 8), 5, seed=3).double()
+    draws = stream(3, "batches", 1, 7)
+    first, second = draws.permutation(20), draws.permutation(20)  # 20 = 8 + 8 + 4 dropped: the third is a new epoch's
+    sums, seen = np.zeros((5, 64)), np.zeros(5)
+    for rows in (first[:8], first[8:16], second[:8]):
+        features = module.features(x[rows].double())
+        for j, row in enumerate(rows):
+            sums[y[row]] += features[j].detach().numpy()
+            seen[y[row]] += 1
+        gradients = torch.autograd.grad(F.cross_entropy(module.head(features), y[rows]), list(module.parameters()))
+        with torch.no_grad():
+            for p, g in zip(module.parameters(), gradients, strict=True):
+                p -= 0.1 * g
+    np.testing.assert_allclose(upload.sum["features"], sums, atol=1e-4)
+    assert upload.sum["counts"].tolist() == seen.tolist()
+    assert upload.each["counts"].tolist() == (seen + 1).tolist()
+    np.testing.assert_allclose(upload.each["head"], module.head.weight.detach(), atol=1e-5)
+
+
+def test_the_generator_is_trained_with_the_last_rounds_prototypes_and_decays():
+    """Two rounds of one step against float64 and torch's own unfused Adam."""
+    runner = InProcess()
+    simulate(runner=runner, **QUICK, rounds=1)
+    server = runner.server
+    part = FedPAReference(gen_steps=1, gen_batch=6, gen_lr=1e-3)
+    server.t = 0
+    part.setup(server)
+    server.state[NAME].pop("counts", None)
+    draw = np.random.default_rng(1)
+    held = np.array([[5, 1, 1, 1, 2], [1, 1, 3, 1, 4]], dtype=np.float64)
+    heads = [(draw.normal(0, 0.3, (5, 64)), draw.normal(0, 0.3, 5)) for _ in held]
+    each = [
+        (k, {n: torch.from_numpy(v).float() for n, v in (("head", w), ("bias", b), ("counts", c))})
+        for k, ((w, b), c) in enumerate(zip(heads, held, strict=True))
+    ]
+    seen = held.sum(0) - len(held)
+    features = [draw.normal(0, 3, (5, 64)) for _ in range(2)]
+
+    seed = int(stream(3, f"server/{NAME}/init", 0).integers(2**63))
+    expected = build_generator(32, 5, 64, seed).double().train()
+    reference = torch.optim.Adam(expected.parameters(), lr=1e-3, weight_decay=1e-2)
+    for t in (1, 2):
+        server.t = t
+        sums = {"features": torch.from_numpy(features[t - 1]).float(), "counts": torch.from_numpy(seen).float()}
+        part.update(server, Uploads(sums, each))
+        assert ("generator.ad" in server.metrics) == (t == 2)
+        draws = stream(3, f"server/{NAME}/noise", t)
+        y = torch.from_numpy(draws.choice(5, 6, p=(seen > 0) / (seen > 0).sum()))
+        z = torch.from_numpy(draws.random((6, 32), dtype=np.float32)).double()
+        h = expected(z, y)
+        loss = torch.zeros((), dtype=torch.float64)
+        for (w, b), c in zip(heads, held, strict=True):
+            ce = F.cross_entropy(h @ torch.from_numpy(w).T + torch.from_numpy(b), y)
+            loss = loss + 25 * 0.98 ** (t - 1) * ce * np.mean((c / held.sum(0))[y])
+        apart = [(h[p] - h[q]).norm() * (z[p] - z[q]).norm() for p in range(6) for q in range(6) if y[p] != y[q]]
+        loss = loss + (-sum(apart) / 36).exp()
+        if t == 2:
+            known = torch.from_numpy(features[0] / seen.clip(1)[:, None])
+            loss = loss - 0.15 * sum((h[j] - known[y[j]]).square().mean() for j in range(6)) / 6
+        reference.zero_grad()
+        loss.backward()
+        reference.step()
+        for group in reference.param_groups:
+            group["lr"] *= 0.98
+    model = FlatModel(build_generator(32, 5, 64, seed=0), torch.device("cpu"))
+    for name, p in expected.named_parameters():
+        if name != "layers.0.bias":  # batch-norm takes it out again: its gradient is rounding
+            np.testing.assert_allclose(
+                model.view(server.state[NAME]["generator"], name), p.detach(), atol=2e-5, err_msg=name
+            )
+
+
+def test_schedules_have_a_low_floor():
+    assert FedPAReference().at("lambda_po", 2000) == FedPAReference().at("lambda_ge", 2000) == 1e-4
+
+
+def test_without_weights_it_is_fedavg():
+    off = {f"{NAME}.{weight}": 0 for weight in ("lambda_ge", "lambda_po", "gamma_fid", "gamma_div", "gamma_ad")}
+    assert comparable(simulate(method=NAME, **off)) == comparable(simulate())
+
+
+def test_the_number_of_workers_changes_nothing():
+    settings = QUICK | {"method": f"{NAME}+fedbn", "model": "fedpa-cnn", "evaluation": "clients"}
+    assert comparable(simulate(runner=InProcess(3), **settings)) == comparable(simulate(**settings))
