@@ -48,20 +48,21 @@ def run(config: RunConfig, reporter: Reporter) -> tuple[Path, dict]:
     out = run_directory(config)
     reporter.say("\n".join(f"  {key} = {value}" for key, value in config.settings().items() if value is not None))
     started = time.perf_counter()
-    dataset, dealt = prepare(config)
-    for note in (*dataset.notes, *dealt.notes):
+    inputs = [prepare(config)]  # in a list, so that _simulate can let go of the pixels
+    for note in (note for found in inputs[0] for note in found.notes):
         reporter.say(f"note: {note}")
     if config.in_process:
         from raysim.engine.in_process import InProcess
 
-        return _simulate(config, dataset, dealt, out, reporter, started, InProcess(), None)
+        return _simulate(config, inputs, out, reporter, started, InProcess(), None)
     with cluster.connected():
-        plan = plan_for(config, dataset, dealt)
+        plan = plan_for(config, *inputs[0])
         reporter.say(plan.describe())
-        return _simulate(config, dataset, dealt, out, reporter, started, Pool(plan, config.actor_per_client), plan)
+        return _simulate(config, inputs, out, reporter, started, Pool(plan, config.actor_per_client), plan)
 
 
-def _simulate(config, dataset, dealt, out, reporter, started, runner, plan) -> tuple[Path, dict]:
+def _simulate(config, inputs, out, reporter, started, runner, plan) -> tuple[Path, dict]:
+    dataset, dealt = inputs.pop()
     try:
         runner.reserve()  # before anything is written: it may be refused
         record = Record(out)
@@ -77,6 +78,7 @@ def _simulate(config, dataset, dealt, out, reporter, started, runner, plan) -> t
         drawing.start()
         data = federation(config, dataset, dealt, runner.put)
         class_names = list(dataset.class_names)
+        del dataset  # the pixels are in the store
         fingerprints, model_bytes = runner.start(data)
         distinct = [f for i, f in enumerate(fingerprints) if f not in fingerprints[:i]]
         if len(distinct) > 1:

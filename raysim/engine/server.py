@@ -112,4 +112,4 @@ class Server:
         keys = sorted({key for s in sums for key in s if key.startswith(prefix)})
         added = {key.removeprefix(prefix): decode_sum(self._total(key, sums)) for key in keys}
         pairs = [(k, each[part_name]) for chunk in uploads if chunk for k, each in chunk if part_name in each]
-        return Uploads(added, [(k, to_device(each, self.device)) for k, each in sorted(pairs, key=lambda p: p[0])])
+        return Uploads(added, sorted(pairs, key=lambda pair: pair[0]))

@@ -177,7 +177,7 @@ class Worker:
             for key, value in upload.sum.items():
                 self._add(f"{name}/{key}", encode_sum(value, self.broadcast.cohort))
             if upload.each:
-                each[name] = to_host(upload.each)
+                each[name] = to_host(upload.each | upload.told)
             sent += size_in_bytes(upload.sum) + size_in_bytes(upload.each)
         self.summed += 1
         has_state = client.had_state or any(client.state.values())

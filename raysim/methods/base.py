@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     import torch
 
@@ -22,18 +24,29 @@ class Upload:
 
     `sum`: tensors the server needs only added over the clients; they are added exactly, at the actors.
     `each`: small things the server needs client by client.
+    `told`: figures that arrive with `each` for the record; no part of what the method sends, so not in its bytes.
     """
 
     sum: dict[str, torch.Tensor] = field(default_factory=dict)
     each: dict[str, object] = field(default_factory=dict)
+    told: dict[str, object] = field(default_factory=dict)
 
 
 @dataclass
 class Uploads:
-    """What arrived at the server: `sum` over the clients, `each` as (client, dict) in client order."""
+    """What arrived at the server: `sum` over the clients on its device, `each` as (client, dict) in client order.
+
+    The arrays in `each` lie in the host's object store, read-only.
+    """
 
     sum: dict[str, torch.Tensor]
     each: list[tuple[int, dict[str, object]]]
+
+    def stacked(self, name: str, device: torch.device) -> torch.Tensor:
+        """One thing of `each`, of all clients, on a device."""
+        import torch  # here, since the driver does without
+
+        return torch.as_tensor(np.stack([each[name] for _, each in self.each]), device=device)
 
 
 @dataclass(frozen=True)

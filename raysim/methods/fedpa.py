@@ -12,23 +12,18 @@ from raysim.methods.base import Part, Upload
 from raysim.models import generator as gen
 from raysim.settings import setting
 
-BLOCK = 16  # local steps for which a client generates features at once: fewer, larger operations
-MEASURED = 500  # features whose distances are reported, of all classes the clients had
-
 
 @dataclass(frozen=True)
 class FedPA(Part):
     """FedPA: features aligned with global prototypes, the head trained on hard generated features."""
 
     lambda_ge: float = setting(25.0, "weight of CE on generated features; 0: no generator (λ_ge, eq. 12)", minimum=0)
-    lambda_ge_decay: float = setting(0.98, "its factor per round", minimum=0)
     lambda_ge_floor: float = setting(0.0, "its lowest value", minimum=0)
     lambda_po: float = setting(5.0, "weight of the distance to the prototypes (λ_po, eq. 12)", minimum=0)
-    lambda_po_decay: float = setting(0.98, "its factor per round", minimum=0)
     lambda_po_floor: float = setting(0.15, "its lowest value", minimum=0)
     gamma_fid: float = setting(25.0, "generator: weight of fidelity, the clients' heads' CE (γ_fid, eq. 8)", minimum=0)
-    gamma_fid_decay: float = setting(0.98, "its factor per round", minimum=0)
     gamma_fid_floor: float = setting(0.0, "its lowest value", minimum=0)
+    decay: float = setting(0.98, "factor per round of the three", minimum=0)
     gamma_div: float = setting(1.0, "generator: weight of diversity (γ_div, eq. 8)", minimum=0)
     gamma_ad: float = setting(0.15, "generator: reward of distance from the prototypes (γ_ad, eq. 8)", minimum=0)
     pairs: Literal["same", "different", "all"] = setting("same", "labels of the pairs to keep apart (eq. 7: same)")
@@ -40,9 +35,9 @@ class FedPA(Part):
     noise: int = setting(32, "size of the generator's noise (z, eq. 4)", minimum=1)
 
     def at(self, weight: str, t: int) -> float:
-        """A weight in round t; one that starts at 0 is off, whatever its floor."""
-        start, decay = getattr(self, weight), getattr(self, f"{weight}_decay", 1.0)
-        return max(getattr(self, f"{weight}_floor", 0.0), start * decay ** (t - 1)) if start else 0.0
+        """A decaying weight in round t; one that starts at 0 is off, whatever its floor."""
+        start = getattr(self, weight)
+        return max(getattr(self, f"{weight}_floor"), start * self.decay ** (t - 1)) if start else 0.0
 
     @property
     def aligns(self) -> bool:
@@ -73,7 +68,7 @@ class FedPA(Part):
         model.load(sent["generator"])
         stream = client.stream(f"{self.name}/noise")
         while True:
-            noise, labels = self.draw(stream, sent["counts"], BLOCK * size)
+            noise, labels = self.draw(stream, sent["counts"], gen.BLOCK * size)
             with torch.no_grad():
                 made = model.module(noise, labels)
             yield from zip(made.split(size), labels.split(size), strict=True)
@@ -92,7 +87,7 @@ class FedPA(Part):
     @torch.no_grad()
     def end(self, client):
         """Local prototypes (eq. 2) times their counts, which add up to eq. 3; the head for eq. 5."""
-        if not (self.lambda_ge or self.aligns):
+        if not (self.lambda_ge or self.lambda_po):
             return None
         module, counts, size = client.model.module, F.one_hot(client.y, client.classes).sum(0), client.config.eval_batch
         upload = Upload(sum={"counts": counts})
@@ -109,9 +104,7 @@ class FedPA(Part):
         if self.lambda_ge:
             seed = int(server.stream(f"{self.name}/init").integers(2**63))
             model = self.generator(server.model, seed)
-            adam = {name: torch.zeros_like(model.gradients) for name in ("exp_avg", "exp_avg_sq")}
-            adam["step"] = torch.zeros((), device=server.device)
-            server.state[self.name] = {"generator": model.weights, "adam": adam}
+            server.state[self.name] = {"generator": model.weights, "adam": gen.fresh_moments(model)}
 
     def broadcast(self, server):
         wanted = ("generator", "counts") * bool(self.lambda_ge) + ("prototypes", "known") * bool(self.lambda_po)
@@ -122,12 +115,12 @@ class FedPA(Part):
         if not uploads.sum:
             return
         server.state[self.name]["counts"] = uploads.sum["counts"]
-        self.update_prototypes(server, uploads)
-        self.update_generator(server, uploads)
+        if self.aligns:
+            self.update_prototypes(server, uploads)
+        if self.lambda_ge:
+            self.update_generator(server, uploads)
 
     def update_prototypes(self, server, uploads):
-        if not self.aligns:
-            return
         state, counts = server.state[self.name], uploads.sum["counts"]
         means, seen = uploads.sum["features"] / counts.clamp(min=1)[:, None], counts > 0
         state["prototypes"] = torch.where(seen[:, None], means, state.get("prototypes", means))
@@ -135,11 +128,9 @@ class FedPA(Part):
 
     def update_generator(self, server, uploads):
         """Minimise γ_fid·L_fid + γ_div·L_div − γ_ad·L_ad (eq. 8) with this round's prototypes and label counts."""
-        if not self.lambda_ge:
-            return
-        state, uploaded, losses = server.state[self.name], [each for _, each in uploads.each], {}
+        state, losses = server.state[self.name], {}
         if weight := self.at("gamma_fid", server.t):
-            heads, biases, held = (torch.stack([each[key] for each in uploaded]) for key in ("head", "bias", "counts"))
+            heads, biases, held = (uploads.stacked(key, server.device) for key in ("head", "bias", "counts"))
             shares = held / held.sum(0).clamp(min=1)
             losses["fid"] = weight, lambda made, y, z: self.fidelity(made, y, heads, biases, shares)
         if self.gamma_div:
@@ -149,7 +140,7 @@ class FedPA(Part):
             losses["ad"] = -self.gamma_ad, lambda made, y, z: self.distance(made, y, *fixed)
         model = self.generator(server.model)
         model.load(state["generator"])
-        measured = self.draw(server.stream(f"{self.name}/measure"), state["counts"] > 0, MEASURED)
+        measured = self.draw(server.stream(f"{self.name}/measure"), state["counts"] > 0, gen.MEASURED)
         if server.t == 1:
             server.metrics |= gen.measure(model, *measured, "generator.untrained_")
         inputs = self.draw(server.stream(f"{self.name}/noise"), state["counts"], self.gen_steps * self.gen_batch)

@@ -51,14 +51,15 @@ class FedPAReference(FedPA):
 
     def loss(self, client, step):
         now = client.scratch[self.name]
-        sums, counts = class_sums(step.features.detach()[: len(step.real_y)], step.real_y, client.classes)
-        now["features"] += sums
-        now["counts"] += counts
+        if self.lambda_ge or self.lambda_po:
+            sums, counts = class_sums(step.features.detach()[: len(step.real_y)], step.real_y, client.classes)
+            now["features"] += sums
+            now["counts"] += counts
         return super().loss(client, step)
 
     def end(self, client):
         """Prototypes are means over the local steps, as the model was then; label counts start at 1."""
-        if not (self.lambda_ge or self.aligns):
+        if not (self.lambda_ge or self.lambda_po):
             return None
         now, head = client.scratch[self.name], client.model.module.head
         upload = Upload(sum={"counts": now["counts"]})
@@ -75,5 +76,7 @@ class FedPAReference(FedPA):
             return
         state = server.state[self.name]
         state["counts"] = uploads.sum["counts"] + state.get("counts", 0)  # what the federation has shown so far
-        self.update_generator(server, uploads)
-        self.update_prototypes(server, uploads)
+        if self.lambda_ge:
+            self.update_generator(server, uploads)
+        if self.aligns:
+            self.update_prototypes(server, uploads)

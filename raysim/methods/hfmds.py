@@ -52,7 +52,7 @@ class HFMDS(Part):
         similar = psnr(clients[0].pixels(made), clients[0].pixels(real))
         sizes = [len(r) for r in rows]
         pieces = zip(made.split(sizes), labels.split(sizes), similar.split(sizes), strict=True)
-        return [Upload(each={"images": x, "labels": y, "psnr": p}) for x, y, p in pieces]
+        return [Upload(each={"images": x, "labels": y}, told={"psnr": p}) for x, y, p in pieces]
 
     def synthesise(self, client, real, labels, prototypes, noise):
         """T_g Adam steps on eq. 12, summed over the images: each evolves by itself."""
@@ -90,8 +90,7 @@ class HFMDS(Part):
 
     def receive(self, server, replies):
         before = server.shared.get(self.name) if self.accumulate else None
-        images = [each["images"].cpu().numpy() for _, each in replies.each]
-        labels = [each["labels"].cpu().numpy() for _, each in replies.each]
+        images, labels = ([each[name] for _, each in replies.each] for name in ("images", "labels"))
         clients = [np.full(len(y), client) for (client, _), y in zip(replies.each, labels, strict=True)]
         rounds = [np.full(len(y), server.t) for y in labels]
         if before is not None:
@@ -99,7 +98,8 @@ class HFMDS(Part):
             for new, name in ((labels, "label"), (clients, "client"), (rounds, "round")):
                 new.insert(0, column(before, name))
         server.share(self.name, make_table(*(np.concatenate(c) for c in (images, labels, clients, rounds))))
-        server.metrics["psnr"] = torch.cat([each["psnr"] for _, each in replies.each]).mean().item()
+        similar = np.concatenate([each["psnr"] for _, each in replies.each])
+        server.metrics["psnr"] = float(similar.mean(dtype=np.float64))
 
     # -- local training ---------------------------------------------------------------------------------------------
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from raysim.engine.flat import FlatModel
 
 HIDDEN = 256
+BLOCK = 16  # local steps for which a client generates features at once: fewer, larger operations
+MEASURED = 500  # features whose distances are reported, of all classes the clients had
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]  # of features, labels, noise
 
 
@@ -89,6 +91,12 @@ def measure(model: FlatModel, noise: Tensor, labels: Tensor, prefix: str) -> dic
     """The distances of these features (FedPA's table V) as metrics."""
     intra, inter = torch.stack(class_distances(model.module(noise, labels), labels)).tolist()
     return {f"{prefix}intra": intra, f"{prefix}inter": inter}
+
+
+def fresh_moments(model: FlatModel) -> dict[str, Tensor]:
+    """Of an Adam that has not stepped."""
+    zeros = {name: torch.zeros_like(model.gradients) for name in ("exp_avg", "exp_avg_sq")}
+    return zeros | {"step": torch.zeros((), device=model.device)}
 
 
 def train_generator(

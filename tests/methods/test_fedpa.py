@@ -371,7 +371,7 @@ def test_schedules():
     assert part.at("lambda_po", 175) == 0.15  # 5·0.98^174 = 0.1487
     assert (part.gamma_div, part.gamma_ad) == (1, 0.15)
     assert FedPA(lambda_po=0).at("lambda_po", 5) == 0  # off, whatever the floor
-    assert FedPA(lambda_ge_floor=1e-4, lambda_ge_decay=0.1).at("lambda_ge", 9) == 1e-4
+    assert FedPA(lambda_ge_floor=1e-4, decay=0.1).at("lambda_ge", 9) == 1e-4
 
 
 # -- whole runs -------------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ class Everything(Part):
     def receive(self, server, replies):
         state = server.state[self.name]
         state["centre"] = replies.sum["features"] / len(replies.each)
-        state["labels"] = sum(each["labels"] for _, each in replies.each).to(torch.float32)
+        state["labels"] = torch.from_numpy(sum(each["labels"] for _, each in replies.each)).to(torch.float32)
         state["order"] = torch.tensor([float(client) for client, _ in replies.each])
 
     def broadcast(self, server):
