@@ -31,12 +31,12 @@ def main(arguments: list[str] | None = None) -> int:
     return _guarded(_command, sys.argv[1:] if arguments is None else arguments)
 
 
-def job(beside_fedavg: bool = False, **defaults) -> None:
+def job(beside: str | None = None, **defaults) -> None:
     """A job file's whole content: `run` with other defaults; takes the same flags, exits with the same codes.
 
-    `beside_fedavg`: run FedAvg with the same settings afterwards, and print both accuracies.
+    `beside`: run this baseline with the same settings afterwards, and print both accuracies.
     """
-    sys.exit(_guarded(lambda words: _run(words, defaults, beside_fedavg), sys.argv[1:]))
+    sys.exit(_guarded(lambda words: _run(words, defaults, beside), sys.argv[1:]))
 
 
 def _guarded(function, words: list[str]) -> int:
@@ -108,16 +108,17 @@ def _config(words: list[str], defaults: dict[str, object]) -> RunConfig | None:
     return resolve(load_layers(from_command_line(words), defaults))
 
 
-def _run(words: list[str], defaults: dict[str, object], beside_fedavg: bool = False) -> None:
+def _run(words: list[str], defaults: dict[str, object], beside: str | None = None) -> None:
     if (config := _config(words, defaults)) is None:
         return
     out, summary = _run_one(config)
-    if beside_fedavg and config.parts:
-        alone = dataclasses.replace(config, method="fedavg", parts=(), out=f"{out}-fedavg")
+    if beside and beside != config.method:
+        parts = tuple(part for part in config.parts if part.name in beside.split("+"))
+        alone = dataclasses.replace(config, method=beside, parts=parts, out=f"{out}-{beside}")
         _, baseline = _run_one(alone)
         Reporter().say(
             f"side by side after {config.rounds} rounds, same seed and clients: {config.method} "
-            f"{100 * summary['final_accuracy']:.2f} %, fedavg {100 * baseline['final_accuracy']:.2f} %\n"
+            f"{100 * summary['final_accuracy']:.2f} %, {beside} {100 * baseline['final_accuracy']:.2f} %\n"
             f"report: {out / 'report.html'}"
         )
 

@@ -55,6 +55,7 @@ class RunConfig:
     evaluation: Literal["global", "clients"] = setting(
         "global", "the global model on the test split, or each client's own on test images of its classes"
     )
+    tsne: int = setting(0, "features of each kind (real, synthetic, generated) to draw by t-SNE at the end", minimum=0)
 
     actors: int | None = setting(None, "client actors; by default 2 per GPU, or one per CPU", minimum=1)
     actor_per_client: bool = setting(False, "one actor for each client, and that client's work only there")

@@ -10,6 +10,13 @@ def class_sums(features: torch.Tensor, labels: torch.Tensor, classes: int) -> tu
     return member.T @ features, member.sum(0)
 
 
+def class_means(sums: torch.Tensor, counts: torch.Tensor, before: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Prototypes from sums over a class's samples, and which classes have one; an unseen class keeps its last."""
+    means, seen = sums / counts.clamp(min=1)[:, None], counts > 0
+    prototypes = torch.where(seen[:, None], means, before.get("prototypes", means))
+    return {"prototypes": prototypes, "known": seen | before.get("known", seen)}
+
+
 def class_activation(head: torch.nn.Linear, labels: torch.Tensor) -> torch.Tensor:
     """Eq. 8: ∂q^y/∂z. The head is linear, so that is its row y whatever z is."""
     return head.weight.detach()[labels]

@@ -15,6 +15,7 @@ from raysim.engine.record import Record, run_directory
 from raysim.engine.shared import table_digest
 from raysim.engine.simulation import Result, Simulation
 from raysim.engine.store import federation
+from raysim.observe.features import draw_features
 from raysim.observe.labels import draw_labels
 from raysim.observe.progress import Reporter
 from raysim.observe.report import write_report
@@ -102,6 +103,8 @@ def _simulate(config, inputs, out, reporter, started, runner, plan) -> tuple[Pat
             export(table, data, class_names, out / "synthetic.parquet")
             draw_beside_real(table, data, class_names, out / "synthetic.png")
         summary = summarise(config, result)
+        if result.features:
+            summary["tsne"] = draw_features(result.features, class_names, out / "features.png")
     finally:
         reporter.stop()
         runner.stop()

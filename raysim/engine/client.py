@@ -46,6 +46,12 @@ def to_host(value):
     return value
 
 
+def shared_rows(table: pa.Table, rows: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images of a shared dataset with their labels, as tensors of their own."""
+    x = to_device(images_of(table)[rows], device)
+    return x.contiguous(memory_format=torch.channels_last), to_device(column(table, "label")[rows], device)
+
+
 def size_in_bytes(value) -> int:
     """What sending it would cost: arrays by their bytes, numbers as 8."""
     if isinstance(value, np.ndarray | torch.Tensor):
@@ -113,9 +119,7 @@ class Client:
 
     def draw_shared(self, table: pa.Table, draw: np.random.Generator, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """So many random images of a shared dataset with their labels, on the device."""
-        rows = draw.integers(table.num_rows, size=count)
-        x = to_device(images_of(table)[rows], self.y.device)
-        return x.contiguous(memory_format=torch.channels_last), to_device(column(table, "label")[rows], self.y.device)
+        return shared_rows(table, draw.integers(table.num_rows, size=count), self.y.device)
 
     def batches(self) -> Iterator[torch.Tensor]:
         """Index tensors of the local steps: every epoch a new order, the last batch as large as it is, or dropped."""

@@ -18,7 +18,7 @@ from raysim.errors import InputError
 
 FILES = (
     "config.json", "metrics.jsonl", "events.jsonl", "summary.json", "model.safetensors", "labels.png", "report.html",
-    "synthetic.parquet", "synthetic.png",
+    "synthetic.parquet", "synthetic.png", "features.png",
 )  # fmt: skip
 
 

@@ -94,6 +94,12 @@ class Server:
             part.update(self, self._uploads(part.name, sums, uploads))
         return self.publish()
 
+    def sample_features(self, t: int, count: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Kind -> features and labels, of the parts that have a generator."""
+        self.t = t
+        made = {part.name: part.sample_features(self, count) for part in self.config.parts}
+        return {f"generated ({name})": to_host(pair) for name, pair in made.items() if pair is not None}
+
     def export(self) -> tuple[list[dict[str, np.ndarray]], dict[str, dict]]:
         """The models by parameter name, and the parts' state."""
         return [self.model.export(weights) for weights in self.weights], to_host(self.state)

@@ -26,6 +26,7 @@ class Result:
     server_state_sha256: str
     shared: dict[str, pa.Table]  # part -> the dataset it shared last, in the store's memory
     history: list[dict] = field(default_factory=list)
+    features: dict[str, tuple] = field(default_factory=dict)  # kind -> features and labels, if --tsne asks
 
 
 class Simulation:
@@ -45,9 +46,10 @@ class Simulation:
         for t in range(1, self.config.rounds + 1):
             history.append(self.round(t))
             on_round(history[-1])
+        features = self.sample_features() if self.config.tsne else {}
         shared = {name: self.runner.get(reference) for name, reference in self.shared.items()}
         models, state = self.runner.get(self.runner.call_server("export"))
-        return Result(models, digest(models), digest([state]), shared, history)
+        return Result(models, digest(models), digest([state]), shared, history, features)
 
     def round(self, t: int) -> dict:
         """Extra exchanges, sample, broadcast, train, aggregate, evaluate."""
@@ -156,6 +158,16 @@ class Simulation:
             "accuracy": sum(correct for correct, _ in counts) / images,
             "loss": sum(loss for _, loss in counts) / 2.0**LOSS_BITS / images if finite else None,
         }
+
+    def sample_features(self) -> dict[str, tuple]:
+        """Features to be drawn: of real and shared images from an actor, generated ones from the server."""
+        t, count = self.config.rounds, self.config.tsne
+        self.version += 1
+        broadcast = Broadcast(t, self.version, self.weights, shared=self.shared)
+        batches = list(range(len(self.federation.test.chunk)))
+        states = self.states if self.config.evaluation == "clients" else {}
+        (kinds,) = self.runner.run(Pass("sample_features", broadcast, [batches], [1.0], (count,), states)).first
+        return kinds | self.runner.get(self.runner.call_server("sample_features", t, count))
 
     def training_loss(self, reports: list[ClientReport]) -> dict:
         """The clients' mean cross-entropy and further terms, weighted by samples; summed in client order."""

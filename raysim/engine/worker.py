@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from raysim.engine.client import PERSONAL, Client, initial_model, size_in_bytes, to_device, to_host, train
+from raysim.engine.client import PERSONAL, Client, initial_model, shared_rows, size_in_bytes, to_device, to_host, train
 from raysim.engine.device import assigned_gpus, fingerprint, prepare_torch
 from raysim.engine.exact import NotSummable, encode_mean, encode_sum
 from raysim.engine.flops import FlopCounter
 from raysim.engine.messages import LOSS_BITS, Broadcast, ClientFailure, ClientReport
 from raysim.engine.store import Federation, fetch
 from raysim.methods.base import Upload, overrides
+from raysim.rng import stream
 
 
 class Worker:
@@ -108,6 +109,25 @@ class Worker:
             finite = loss is not None and math.isfinite(batch_loss)
             loss = loss + round(batch_loss * 2.0**LOSS_BITS) if finite else None
         return correct, loss
+
+    @torch.no_grad()
+    def sample_features(self, broadcast: Broadcast, groups: list[list[int]], states: dict[int, object], count: int):
+        """Kind -> features and labels: of test images by the models evaluated, of what is shared by the global one."""
+        self._hold(broadcast)
+        mask = self.model.personal_mask(self.config.parts, broadcast.t)
+        each = -(-count // sum(map(len, groups)))  # of every test batch
+        real = []
+        for item in (i for group in groups for i in group):
+            self._load(self.weights[0], mask, self._state(item, states))
+            x, y = self._to_batch(*(rows[:each] for rows in self.federation.test.read(item)))
+            real.append((self.model.module.features(x), y))
+        kinds = {"real": tuple(torch.cat(column) for column in zip(*real, strict=True))}
+        self.model.load(self.weights[0])
+        for name, table in self.shared.items():
+            rows = stream(self.config.seed, "features", broadcast.t).permutation(table.num_rows)[:count]
+            x, y = shared_rows(table, rows, self.device)
+            kinds[f"synthetic ({name})"] = self.model.module.features(x), y
+        return to_host(kinds)
 
     def _predictor(self, index: int):
         def predict(x: torch.Tensor) -> torch.Tensor:

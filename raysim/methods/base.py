@@ -78,6 +78,9 @@ class Part:
     def update(self, server: Server, uploads: Uploads) -> None:
         """After averaging."""
 
+    def sample_features(self, server: Server, count: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Features and their labels from a generator it has, to be looked at."""
+
     # -- client ------------------------------------------------------------------------------------------------
 
     group = 1  # clients per `reply`; a part that computes for several at once makes it a setting

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from raysim.engine.flat import FlatModel
-from raysim.features import class_sums
+from raysim.features import class_means, class_sums
 from raysim.methods.base import Part, Upload
 from raysim.models import generator as gen
 from raysim.settings import setting
@@ -43,10 +43,12 @@ class FedPA(Part):
     def aligns(self) -> bool:
         return bool(self.lambda_po or (self.lambda_ge and self.gamma_ad))
 
-    def generator(self, classifier: FlatModel, seed: int = 0) -> FlatModel:
-        """For this classifier's features, on its device."""
+    def generator(self, classifier: FlatModel, weights=None, seed: int = 0) -> FlatModel:
+        """For this classifier's features, on its device; with these weights, or new."""
         size = classifier.module.head.out_features, classifier.module.feature_size
-        return FlatModel(gen.build_generator(self.noise, *size, seed).eval(), classifier.device)
+        model = FlatModel(gen.build_generator(self.noise, *size, seed).eval(), classifier.device)
+        model.load(model.weights if weights is None else weights)
+        return model
 
     # What the authors' published code does in another way: fedpa_reference.py.
     distance = staticmethod(gen.prototype_distance)
@@ -64,8 +66,7 @@ class FedPA(Part):
     def generated(self, client):
         """Batch after batch of (features, labels) from the generator as it was sent, in evaluation mode."""
         sent, size = client.broadcast[self.name], client.config.batch_size
-        model = self.generator(client.model)
-        model.load(sent["generator"])
+        model = self.generator(client.model, sent["generator"])
         stream = client.stream(f"{self.name}/noise")
         while True:
             noise, labels = self.draw(stream, sent["counts"], gen.BLOCK * size)
@@ -103,7 +104,7 @@ class FedPA(Part):
     def setup(self, server):
         if self.lambda_ge:
             seed = int(server.stream(f"{self.name}/init").integers(2**63))
-            model = self.generator(server.model, seed)
+            model = self.generator(server.model, seed=seed)
             server.state[self.name] = {"generator": model.weights, "adam": gen.fresh_moments(model)}
 
     def broadcast(self, server):
@@ -114,17 +115,12 @@ class FedPA(Part):
         """Prototypes by counts (eq. 3), where a class nobody had keeps its last; then the generator's training."""
         if not uploads.sum:
             return
-        server.state[self.name]["counts"] = uploads.sum["counts"]
+        state = server.state[self.name]
+        state["counts"] = uploads.sum["counts"]
         if self.aligns:
-            self.update_prototypes(server, uploads)
+            state |= class_means(uploads.sum["features"], state["counts"], state)
         if self.lambda_ge:
             self.update_generator(server, uploads)
-
-    def update_prototypes(self, server, uploads):
-        state, counts = server.state[self.name], uploads.sum["counts"]
-        means, seen = uploads.sum["features"] / counts.clamp(min=1)[:, None], counts > 0
-        state["prototypes"] = torch.where(seen[:, None], means, state.get("prototypes", means))
-        state["known"] = seen | state.get("known", seen)
 
     def update_generator(self, server, uploads):
         """Minimise γ_fid·L_fid + γ_div·L_div − γ_ad·L_ad (eq. 8) with this round's prototypes and label counts."""
@@ -138,13 +134,19 @@ class FedPA(Part):
         if self.gamma_ad and "prototypes" in state:
             fixed = state["prototypes"], state["known"]
             losses["ad"] = -self.gamma_ad, lambda made, y, z: self.distance(made, y, *fixed)
-        model = self.generator(server.model)
-        model.load(state["generator"])
-        measured = self.draw(server.stream(f"{self.name}/measure"), state["counts"] > 0, gen.MEASURED)
-        if server.t == 1:
-            server.metrics |= gen.measure(model, *measured, "generator.untrained_")
+        untrained = gen.measure(*self.sample_features(server), "generator.untrained_") if server.t == 1 else {}
+        model = self.generator(server.model, state["generator"])
         inputs = self.draw(server.stream(f"{self.name}/noise"), state["counts"], self.gen_steps * self.gen_batch)
         adam = {"lr": self.gen_lr * self.gen_lr_decay ** (server.t - 1), "weight_decay": self.gen_weight_decay}
-        server.metrics |= gen.train_generator(model, state["adam"], adam, inputs, self.gen_batch, losses)
-        server.metrics |= gen.measure(model, *measured, "generator.")
+        server.metrics |= untrained | gen.train_generator(model, state["adam"], adam, inputs, self.gen_batch, losses)
         state["generator"] = model.weights
+        server.metrics |= gen.measure(*self.sample_features(server), "generator.")
+
+    @torch.no_grad()
+    def sample_features(self, server, count=gen.MEASURED):
+        if not self.lambda_ge:
+            return None
+        state = server.state[self.name]
+        model = self.generator(server.model, state["generator"])
+        noise, labels = self.draw(server.stream(f"{self.name}/sample"), state["counts"] > 0, count)
+        return model.module(noise, labels), labels

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch.nn import functional as F
 
-from raysim.features import class_sums
+from raysim.features import class_means, class_sums
 from raysim.methods.base import Upload
 from raysim.methods.fedpa import FedPA
 from raysim.models import generator as gen
@@ -79,4 +79,4 @@ class FedPAReference(FedPA):
         if self.lambda_ge:
             self.update_generator(server, uploads)
         if self.aligns:
-            self.update_prototypes(server, uploads)
+            state |= class_means(uploads.sum["features"], uploads.sum["counts"], state)

@@ -86,10 +86,9 @@ def class_distances(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return (apart * same).sum() / pairs[0].clamp(min=1), (apart * ~same).sum() / pairs[1].clamp(min=1)
 
 
-@torch.no_grad()
-def measure(model: FlatModel, noise: Tensor, labels: Tensor, prefix: str) -> dict[str, float]:
-    """The distances of these features (FedPA's table V) as metrics."""
-    intra, inter = torch.stack(class_distances(model.module(noise, labels), labels)).tolist()
+def measure(features: Tensor, labels: Tensor, prefix: str) -> dict[str, float]:
+    """Their distances (FedPA's table V) as metrics."""
+    intra, inter = torch.stack(class_distances(features, labels)).tolist()
     return {f"{prefix}intra": intra, f"{prefix}inter": inter}
 
 

@@ -42,6 +42,8 @@ def write_report(run: str | Path) -> Path:
     if (run / "synthetic.png").exists():
         parts += ["<h2>Synthetic images beside real ones</h2>"]
         parts += [_figure(run / "synthetic.png", "pairs of real and synthetic images, a row per class")]
+    if (run / "features.png").exists():
+        parts += ["<h2>Features by t-SNE</h2>", _figure(run / "features.png", "a panel per kind of feature")]
     if events := _lines(run / "events.jsonl"):
         parts += ["<h2>Events</h2>", *(f"<p>{html.escape(_told(event))}</p>" for event in events)]
     parts += ["<h2>Settings</h2>", _table({k: v for k, v in settings.items() if v is not None})]

@@ -1,0 +1,64 @@
+"""The picture of features: real, synthetic and generated ones in one t-SNE map."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+
+from raysim.engine.record import write_atomically
+
+NAMED = 20  # classes with a legend
+
+
+def draw_features(kinds: dict[str, tuple[np.ndarray, np.ndarray]], class_names: list[str], path: Path) -> dict:
+    """One map of all features, a panel per kind (kind -> features, labels), coloured by class.
+
+    Gives the mean distances in the map of two points of one class and of two classes, by kind: a measure that does
+    not depend on the features' scale (FedPA's table V looks like one).
+    """
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+    places = embed([features for features, _ in kinds.values()])
+    low, high = np.concatenate(places).min(0), np.concatenate(places).max(0)
+    margin = 0.04 * (high - low)
+    present = np.unique(np.concatenate([labels for _, labels in kinds.values()]))
+    colours = colormaps["tab10" if len(present) <= 10 else "tab20"]
+    figure = Figure(figsize=(4.2 * len(kinds) + 1.4, 4.5), layout="constrained")
+    panels = figure.subplots(1, len(kinds), squeeze=False)[0]
+    measured = {}
+    for axes, place, (kind, (_, labels)) in zip(panels, places, kinds.items(), strict=True):
+        for i, label in enumerate(present):
+            at = place[labels == label]
+            axes.scatter(*at.T, s=7, color=colours(i % colours.N), label=class_names[label].replace("$", r"\$"), linewidths=0)
+        intra, inter = class_distances(place, labels)
+        measured[kind] = {"intra": intra, "inter": inter}
+        title = f"{kind}: {len(labels):,}\n{intra:.1f} apart in a class, {inter:.1f} between classes"
+        axes.set_title(title, fontsize=10)
+        axes.set(xticks=[], yticks=[])
+        axes.set(xlim=(low[0] - margin[0], high[0] + margin[0]), ylim=(low[1] - margin[1], high[1] + margin[1]))
+    if len(present) <= NAMED:
+        entries = panels[0].get_legend_handles_labels()
+        figure.legend(*entries, loc="outside right center", frameon=False, markerscale=2, fontsize=8)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    write_atomically(path, buffer.getvalue())
+    return measured
+
+
+def class_distances(points: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
+    """Mean distance of two points of one class, and of two classes; 0 where there are no such two."""
+    apart = np.sqrt(((points[:, None] - points) ** 2).sum(2, dtype=np.float64))
+    same = labels[:, None] == labels
+    pairs = same.sum() - len(labels), (~same).sum()
+    return float(apart[same].sum() / max(pairs[0], 1)), float(apart[~same].sum() / max(pairs[1], 1))
+
+
+def embed(groups: list[np.ndarray]) -> list[np.ndarray]:
+    """Places in the plane for all points together, given back group by group; the same for the same points."""
+    from sklearn.manifold import TSNE
+
+    points = np.concatenate(groups)
+    perplexity = min(30.0, (len(points) - 1) / 3)  # it must be below their number
+    placed = TSNE(2, perplexity=perplexity, init="pca", random_state=0).fit_transform(points)
+    return np.split(placed, np.cumsum([len(g) for g in groups])[:-1])

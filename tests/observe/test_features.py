@@ -1,0 +1,54 @@
+"""The t-SNE picture: what goes into it, and that it separates what is separate."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from raysim.observe.features import class_distances, draw_features, embed
+from tests.simulate import SYNTHESIS, blobs, simulate, simulate_on_ray
+
+DRAW = np.random.default_rng(0)
+
+
+def test_distances_by_hand():
+    points = np.array([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]])
+    assert class_distances(points, np.array([1, 1, 0])) == pytest.approx((5, (1 + np.sqrt(18)) / 2))
+    assert class_distances(points[:1], np.array([2])) == (0, 0)
+
+
+def test_the_map_keeps_classes_apart_and_is_the_same_twice(tmp_path):
+    labels = np.repeat([0, 1, 2], 30)
+    apart = (labels[:, None] * 20 + DRAW.normal(0, 1, (90, 16))).astype(np.float32)
+    mixed = DRAW.normal(0, 1, (60, 16)).astype(np.float32)
+    kinds = {"real": (apart, labels), "made": (mixed, labels[:60])}
+    measured = draw_features(kinds, ["a", "b", "$c"], tmp_path / "f.png")
+    assert measured["real"]["inter"] > 2 * measured["real"]["intra"]
+    assert measured["made"]["inter"] < 1.5 * measured["made"]["intra"]
+    assert Image.open(tmp_path / "f.png").width > 800
+    first, second = (embed([apart, mixed]) for _ in range(2))
+    assert [len(g) for g in first] == [90, 60]
+    assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_a_run_gives_real_synthetic_and_generated_features():
+    dataset = blobs()
+    result = simulate(dataset, **SYNTHESIS, tsne=50)
+    assert {kind: len(labels) for kind, (_, labels) in result.features.items()} == {
+        "real": 47, "synthetic (hfmds)": 50, "generated (fedpa)": 50,
+    }  # fmt: skip
+    assert all(features.shape[1] == 64 for features, _ in result.features.values())
+    # The first 13 of every test batch, by the final model: 200 images in batches of 64, the last has 8.
+    rows = [*range(13), *range(64, 77), *range(128, 141), *range(192, 200)]
+    assert result.features["real"][1].tolist() == dataset.test.y[rows].tolist()
+    x = (dataset.test.x[:13].reshape(13, -1) - dataset.train.x.mean()) / dataset.train.x.std()
+    weight, bias = result.models[0]["extractor.1.weight"], result.models[0]["extractor.1.bias"]
+    np.testing.assert_allclose(result.features["real"][0][:13], np.maximum(x @ weight.T + bias, 0), atol=1e-4)
+    assert simulate(dataset, **SYNTHESIS).features == {}
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_on_actors_too_and_with_the_clients_own_models():
+    settings = {"method": "fedbn", "model": "fedpa-cnn", "evaluation": "clients", "rounds": 1, "tsne": 40}
+    here, there = simulate(**settings).features, simulate_on_ray(actors=2, **settings).features
+    assert here.keys() == there.keys() == {"real"}
+    assert np.array_equal(here["real"][0], there["real"][0])
