@@ -51,6 +51,11 @@ STUDIES = {
         "Dirichlet 0.05: FMDS": SHORT | DIRICHLET | FMDS,
         "Dirichlet 0.05: HFMDS+FedPA": SHORT | DIRICHLET | BOTH,
     },
+    "fedpa-mnist": {
+        f"{name}, seed {seed}": {"preset": f"{preset}-mnist-reference", "seed": seed}
+        for seed in (3, 4, 5)
+        for name, preset in (("FedAvg", "fedavg"), ("FedPA", "fedpa"))
+    },
 }
 
 

@@ -30,7 +30,8 @@ def draw_features(kinds: dict[str, tuple[np.ndarray, np.ndarray]], class_names: 
     for axes, place, (kind, (_, labels)) in zip(panels, places, kinds.items(), strict=True):
         for i, label in enumerate(present):
             at = place[labels == label]
-            axes.scatter(*at.T, s=7, color=colours(i % colours.N), label=class_names[label].replace("$", r"\$"), linewidths=0)
+            name = class_names[label].replace("$", r"\$")  # starts no formula
+            axes.scatter(*at.T, s=7, color=colours(i % colours.N), label=name, linewidths=0)
         intra, inter = class_distances(place, labels)
         measured[kind] = {"intra": intra, "inter": inter}
         title = f"{kind}: {len(labels):,}\n{intra:.1f} apart in a class, {inter:.1f} between classes"
