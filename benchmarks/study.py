@@ -24,6 +24,8 @@ LONG = CIFAR10 | {"test-size": 5_000, "rounds": 39, "hfmds.every": 10, "hfmds.st
 SHORT = CIFAR10 | {"test-size": 2_000, "rounds": 23, "hfmds.every": 8, "hfmds.steps": 50}
 FEDAVG, FMDS = {"method": "fedavg"}, {"method": "fmds"}
 BOTH = {"method": "hfmds+fedpa", "fedpa.lambda-ge": 0.5, "fedpa.lambda-po": 0.01, "fedpa.lambda-po-floor": 0}
+# A sweep around the main job's weights, one at a time.
+MAIN = {"preset": "hfmds-100clients", "rounds": 19, "tsne": 0, "test-size": 2_000}
 
 STUDIES = {
     "cifar10": {
@@ -51,6 +53,18 @@ STUDIES = {
         "Dirichlet 0.05: FMDS": SHORT | DIRICHLET | FMDS,
         "Dirichlet 0.05: HFMDS+FedPA": SHORT | DIRICHLET | BOTH,
     },
+    "main-job": {
+        "FedAvg": MAIN | FEDAVG,
+        "α 0.5, λ_ge 0.5, λ_po 0.01": MAIN,
+        "α 0.1": MAIN | {"hfmds.alpha": 0.1},
+        "α 0.3": MAIN | {"hfmds.alpha": 0.3},
+        "α 0.7": MAIN | {"hfmds.alpha": 0.7},
+        "λ_ge 0": MAIN | {"fedpa.lambda-ge": 0},
+        "λ_ge 0.1": MAIN | {"fedpa.lambda-ge": 0.1},
+        "λ_ge 2": MAIN | {"fedpa.lambda-ge": 2},
+        "λ_po 0": MAIN | {"fedpa.lambda-po": 0},
+        "λ_po 0.1": MAIN | {"fedpa.lambda-po": 0.1},
+    },
     "fedpa-mnist": {
         f"{name}, seed {seed}": {"preset": f"{preset}-mnist-reference", "seed": seed}
         for seed in (3, 4, 5)
@@ -63,7 +77,8 @@ def run(out: Path, settings: dict[str, object]) -> None:
     """One row, in one process, unless it is there; its output goes beside it."""
     if (out / "summary.json").exists():
         return
-    settings = {k: v for k, v in settings.items() if settings.get("method") != "fedavg" or not k.startswith("hfmds.")}
+    if settings.get("method") == "fedavg":  # flags of a part that is not there are refused
+        settings = {key: value for key, value in settings.items() if "." not in key}
     flags = [text for key, value in settings.items() for text in (f"--{key}", str(value))]
     command = [sys.executable, "-m", "raysim", "run", "--in-process", "--out", str(out), "--overwrite", *flags]
     out.parent.mkdir(parents=True, exist_ok=True)

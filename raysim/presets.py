@@ -40,6 +40,15 @@ _HFMDS_SETTINGS = {
 }  # fmt: skip
 
 PRESETS: dict[str, Preset] = {
+    "hfmds-100clients": Preset(
+        "the main job: HFMDS clients and a FedPA server on shapes, one class per client (weights: docs/results.md)",
+        {
+            "method": "hfmds+fedpa", "dataset": "shapes", "clients": 100, "active": 10, "rounds": 30,
+            "partition": "classes", "classes_per_client": 1,
+            "hfmds.every": 5, "hfmds.steps": 50, "hfmds.per_client": 10, "hfmds.alpha": 0.5,
+            "fedpa.lambda_ge": 0.5, "fedpa.lambda_po": 0.01, "fedpa.lambda_po_floor": 0.0, "tsne": 400,
+        },
+    ),
     "hfmds-cifar10": Preset(
         "HFMDS-FL tables 1 and 2, CIFAR-10, Dirichlet 0.05 (rounds and active clients are our reading)",
         {"method": "hfmds", "dataset": "cifar10"} | _HFMDS_PAPER | _HFMDS_SETTINGS,

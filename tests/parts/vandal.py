@@ -1,0 +1,23 @@
+"""Writes into whatever it is shown of another part's shared dataset: none of it may reach the store."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from raysim.engine.shared import column, images_of
+from raysim.methods.base import Part
+
+
+@dataclass(frozen=True)
+class Vandal(Part):
+    """A client that tries to change the shared dataset."""
+
+    def begin(self, client):
+        if (table := client.shared.get("hfmds")) is None:
+            return
+        for view in (images_of(table), column(table, "label")):
+            with pytest.raises(ValueError, match="read-only"):
+                view[...] = 0
+        images, labels = client.draw_shared(table, client.stream(f"{self.name}/rows"), table.num_rows)
+        images.zero_()
+        labels.zero_()
