@@ -21,7 +21,7 @@ TWO = {"partition": "classes", "classes-per-client": 2}
 DIRICHLET = {"partition": "dirichlet", "beta": 0.05}
 # The last round is one before another synthesis, which that one round would not show.
 LONG = CIFAR10 | {"test-size": 5_000, "rounds": 39, "hfmds.every": 10, "hfmds.steps": 100} | ONE
-SHORT = CIFAR10 | {"test-size": 2_000, "rounds": 23, "hfmds.every": 8, "hfmds.steps": 50}
+SHORT = CIFAR10 | {"test-size": 2_000, "rounds": 23, "hfmds.every": 8, "hfmds.steps": 50, "hfmds.per-client": 50}
 FEDAVG, FMDS = {"method": "fedavg"}, {"method": "fmds"}
 BOTH = {"method": "hfmds+fedpa", "fedpa.lambda-ge": 0.5, "fedpa.lambda-po": 0.01, "fedpa.lambda-po-floor": 0}
 # A sweep around the main job's weights, one at a time.
