@@ -1,6 +1,7 @@
 """The command line: `python -m raysim run …`; jobs/*.py use the same flags through `job`."""
 
 import dataclasses
+import json
 import signal
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from raysim.settings import from_command_line, help_lines, nearest
 
 COMMANDS = {
     "run": "run a simulation",
+    "resume": "go on with a run that was interrupted: resume RUN_DIR",
     "plan": "print the placement plan of a configuration and stop",
     "report": "write the HTML report of run directories again",
     "methods": "the methods there are",
@@ -52,7 +54,7 @@ def _guarded(function, words: list[str]) -> int:
         error_console.print(f"raysim: {error}")
         return error.exit_code
     except KeyboardInterrupt:
-        error_console.print("raysim: interrupted")
+        error_console.print("raysim: interrupted; `python -m raysim resume RUN_DIR` goes on")
         return 130
     return 0
 
@@ -66,6 +68,8 @@ def _command(words: list[str]) -> None:
         reporter.say("\n".join(["usage: raysim COMMAND [settings]", "", *lines, "", last]))
     elif command == "run":
         _run(rest, {})
+    elif command == "resume":
+        _resume(rest)
     elif command == "plan":
         _plan(rest, reporter)
     elif command == "report":
@@ -121,6 +125,16 @@ def _run(words: list[str], defaults: dict[str, object], beside: str | None = Non
             f"{100 * summary['final_accuracy']:.2f} %, {beside} {100 * baseline['final_accuracy']:.2f} %\n"
             f"report: {out / 'report.html'}"
         )
+
+
+def _resume(words: list[str]) -> None:
+    """`resume RUN_DIR [settings]`: its own settings, and those of where to run it."""
+    path = Path(words[0]) if words else Path()
+    if not words or not (path / "config.json").exists():
+        raise InputError(f"resume: '{' '.join(words[:1])}' is not a run directory; give the path a run printed")
+    settings = json.loads((path / "config.json").read_text())["settings"] | {"overwrite": False}
+    here = {"resume": True, "out": str(path.resolve())}
+    _run_one(resolve([(str(path / "config.json"), settings), ("command line", from_command_line(words[1:]) | here)]))
 
 
 def _run_one(config: RunConfig) -> tuple[Path, dict]:

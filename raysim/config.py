@@ -64,12 +64,18 @@ class RunConfig:
     in_process: bool = setting(False, "no Ray: everything in this process, for a debugger; the same result")
     fast_nondeterministic: bool = setting(False, "on GPUs, allow algorithms whose last bits vary between runs")
 
+    checkpoint_every: int = setting(1, "rounds between checkpoints, from which a run can go on; 0: none", minimum=0)
+    resume: bool = setting(False, "go on where the run in --out stopped, if there is one")
     out: str | None = setting(None, "run directory; by default runs/<method>-<dataset>-<time>")
     overwrite: bool = setting(False, "replace the run directory if it is there")
 
     def learning_rate(self, t: int) -> float:
         """In round t = 1, 2, …"""
         return self.lr * self.lr_decay ** ((t - 1) // self.lr_decay_every)
+
+    def identity(self) -> dict[str, object]:
+        """The settings that decide the result: a run goes on only from a checkpoint that agrees in them."""
+        return {key: value for key, value in self.settings().items() if key not in OPERATIONAL}
 
     def settings(self) -> dict[str, object]:
         """All settings, the parts' included, as they would be written in TOML."""
@@ -78,6 +84,12 @@ class RunConfig:
             values |= {f"{part.name}.{key}": value for key, value in as_dict(part).items()}
         return values
 
+
+# Where and how a run is done, not what comes out of it.
+OPERATIONAL = (
+    "data", "download", "actors", "actor_per_client", "gpu_fraction", "in_process", "tsne",
+    "checkpoint_every", "resume", "out", "overwrite",
+)  # fmt: skip
 
 # Saying one of these in a later layer takes back the other of an earlier one.
 EITHER_OR = (("local_epochs", "local_steps"), ("train_size", "fraction"), ("actors", "actor_per_client"))

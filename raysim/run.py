@@ -1,5 +1,6 @@
 """One run from its configuration to its run directory: check the input, get a cluster, plan, simulate, record."""
 
+import json
 import threading
 import time
 from pathlib import Path
@@ -9,9 +10,11 @@ from raysim.config import RunConfig
 from raysim.data import Dataset, load
 from raysim.data.partition import Partition, partition, read_table
 from raysim.engine import cluster
+from raysim.engine.checkpoint import Checkpoints
 from raysim.engine.plan import Plan, make_plan
 from raysim.engine.pool import Pool
 from raysim.engine.record import Record, run_directory
+from raysim.engine.saver import Saver
 from raysim.engine.shared import table_digest
 from raysim.engine.simulation import Result, Simulation
 from raysim.engine.store import federation
@@ -47,6 +50,9 @@ def plan_for(config: RunConfig, dataset: Dataset, dealt: Partition) -> Plan:
 def run(config: RunConfig, reporter: Reporter) -> tuple[Path, dict]:
     """Run it; the run directory and what summary.json says."""
     out = run_directory(config)
+    if config.resume and (out / "summary.json").exists():
+        reporter.say(f"{out} is finished: nothing to go on with")
+        return out, json.loads((out / "summary.json").read_text())
     reporter.say("\n".join(f"  {key} = {value}" for key, value in config.settings().items() if value is not None))
     started = time.perf_counter()
     inputs = [prepare(config)]  # in a list, so that _simulate can let go of the pixels
@@ -66,7 +72,7 @@ def _simulate(config, inputs, out, reporter, started, runner, plan) -> tuple[Pat
     dataset, dealt = inputs.pop()
     try:
         runner.reserve()  # before anything is written: it may be refused
-        record = Record(out)
+        record = Record(out, config.resume)
         reporter.say(f"run directory: {out}")
         for note in (*dataset.notes, *dealt.notes):
             record.event("note", text=note)
@@ -97,7 +103,18 @@ def _simulate(config, inputs, out, reporter, started, runner, plan) -> tuple[Pat
             record.metrics(line)
             reporter.round(line)
 
-        result = Simulation(config, data, runner, model_bytes).run(on_round)
+        saver, checkpoint = None, None
+        if config.checkpoint_every:
+            identity = {"settings": config.identity(), "data": data.digest(), "device": distinct[0]}
+            saver = Saver(Checkpoints(out / "checkpoints", identity), runner, record.event)
+            checkpoint = saver.load() if config.resume else None
+        history = record.keep(checkpoint.round if checkpoint else 0)
+        simulation = Simulation(config, data, runner, model_bytes, saver)
+        if checkpoint:
+            simulation.restore(checkpoint)
+            reporter.say(f"going on after round {checkpoint.round}")
+            record.event("resumed", round=checkpoint.round)
+        result = simulation.run(on_round, history)
         drawing.join()
         for table in result.shared.values():  # while its object store is there
             export(table, data, class_names, out / "synthetic.parquet")

@@ -41,8 +41,10 @@ def configure(**settings):
     return resolve([("test", SMALL | settings)])
 
 
-def simulate(dataset: Dataset | None = None, runner=None, **settings) -> Result:
-    """Run in this process, or on another runner."""
+def simulate(
+    dataset: Dataset | None = None, runner=None, saver=None, on_round=lambda line: None, **settings
+) -> Result:
+    """Run in this process, or on another runner; `saver(runner)` makes what keeps its checkpoints."""
     config = configure(**settings)
     dataset = dataset or blobs()
     dealt = partition(
@@ -54,16 +56,16 @@ def simulate(dataset: Dataset | None = None, runner=None, **settings) -> Result:
         data = federation(config, dataset, dealt, runner.put)
         runner.reserve()
         _, model_bytes = runner.start(data)
-        return Simulation(config, data, runner, model_bytes).run()
+        return Simulation(config, data, runner, model_bytes, saver and saver(runner)).run(on_round)
     finally:
         runner.stop()
 
 
-def simulate_on_ray(dataset: Dataset | None = None, **settings) -> Result:
+def simulate_on_ray(dataset: Dataset | None = None, saver=None, on_round=lambda line: None, **settings) -> Result:
     """Run on the Ray this process is connected to."""
     config = configure(**settings)
     plan = make_plan(config, cluster.nodes(), client_bytes=2**20)
-    return simulate(dataset, Pool(plan, config.actor_per_client), **settings)
+    return simulate(dataset, Pool(plan, config.actor_per_client), saver, on_round, **settings)
 
 
 def comparable(result: Result) -> tuple:

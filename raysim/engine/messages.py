@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from raysim.errors import RaysimError
 
+TRIES = 4  # times in a row that a group of clients may take its actor down, or a round the server, before the run stops
 LOSS_BITS = 20  # of the evaluation loss, which is summed over test batches as whole numbers
 
 
@@ -43,6 +44,10 @@ class RunFailure(RaysimError):
 
     def __str__(self):
         return self.message
+
+
+class ServerLost(RunFailure):
+    """The server actor died, or something it gave is gone: the run goes on from its last checkpoint."""
 
 
 class ClientFailure(RunFailure):

@@ -3,17 +3,16 @@
 import importlib
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import ObjectLostError, OwnerDiedError, RayActorError, RayError, RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from raysim.engine.messages import ClientFailure, RunFailure
+from raysim.engine.messages import TRIES, ClientFailure, RunFailure, ServerLost
 from raysim.engine.plan import Plan
 from raysim.engine.work import Answers, Pass, Queue
 from raysim.errors import PlanError
 
 PLACEMENT_SECONDS = 20
-TRIES = 4  # times a group of clients may take its actor down with it before the run stops
 
 
 class _Host:
@@ -52,11 +51,11 @@ class Pool:
         return ray.put(value)
 
     def get(self, reference):
-        """What the server gives; a run cannot go on without it."""
+        """What the server gives; without it the run has to go back to its last checkpoint."""
         try:
             return self._get(reference)
         except RayError as error:
-            raise RunFailure(f"the server actor was lost: {str(error).strip().splitlines()[0]}", str(error)) from None
+            raise _server_lost(error) from None
 
     def _get(self, reference):
         """The value; what went wrong in an actor's code comes out with its own traceback, its death as Ray says it."""
@@ -65,7 +64,15 @@ class Pool:
         except RayTaskError as error:
             if isinstance(error.cause, ClientFailure):
                 raise error.cause from None
+            if isinstance(error.cause, RayError):  # what the task needed is gone
+                raise _server_lost(error.cause) from None
             raise RunFailure(f"the run failed: {error.cause!r}", str(error)) from None
+        except (ObjectLostError, OwnerDiedError) as error:
+            raise _server_lost(error) from None
+        except RayActorError as error:
+            if self.server is not None and error.actor_id == self.server._actor_id.hex():
+                raise _server_lost(error) from None
+            raise
 
     def reserve(self) -> None:
         """Take the plan's place in the cluster, or say that there is none."""
@@ -81,9 +88,7 @@ class Pool:
     def start(self, federation) -> tuple[list[dict], int]:
         """Start every actor; what each runs on, and the bytes of one model."""
         self.federation = ray.put(federation)
-        self.server = ServerActor.options(
-            name="server", num_gpus=self.plan.server_gpu, scheduling_strategy=self._slot(0)
-        ).remote("raysim.engine.server", "Server", self.federation)
+        self.server = self._start_server()
         self.actors = [self._start_actor(i) for i in range(self.plan.actors)]
         hellos = [actor.call.remote("hello") for actor in [self.server, *self.actors]]
         try:
@@ -92,6 +97,17 @@ class Pool:
             raise RunFailure("an actor could not start", str(error)) from None
         self.server_gpus, self.gpus = server[1], [answer[1] for answer in clients]
         return [answer[0] for answer in clients], server[2]
+
+    def restart_server(self, lost: ServerLost) -> None:
+        """A new server in the old one's place; it knows nothing yet."""
+        self.failures += 1
+        self.on_event("server_lost", reason=str(lost))
+        ray.kill(self.server)
+        self.server = self._start_server()
+        try:
+            ray.get(self.server.call.remote("hello"))
+        except RayError as error:
+            raise RunFailure("the server actor was lost and cannot be started again", str(error)) from None
 
     def call_server(self, method: str, *arguments, returns: int = 1):
         """Reference(s) to what the server's method gives."""
@@ -176,6 +192,10 @@ class Pool:
     def _slot(self, slot: int) -> PlacementGroupSchedulingStrategy:
         return PlacementGroupSchedulingStrategy(self.placement, placement_group_bundle_index=slot)
 
+    def _start_server(self):
+        options = {"num_gpus": self.plan.server_gpu, "scheduling_strategy": self._slot(0)}
+        return ServerActor.options(**options).remote("raysim.engine.server", "Server", self.federation)
+
     def _start_actor(self, index: int):
         return ClientActor.options(
             num_cpus=self.plan.cpus_per_actor,
@@ -190,3 +210,7 @@ class Pool:
         reason = str(error).strip().splitlines()[0]
         self.on_event("actor_lost", actor=index, reason=reason)
         self.actors[index] = self._start_actor(index)
+
+
+def _server_lost(error: RayError) -> ServerLost:
+    return ServerLost(f"the server actor was lost: {str(error).strip().splitlines()[0]}", str(error))

@@ -5,6 +5,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ from safetensors.numpy import save
 from raysim import __version__
 from raysim.config import RunConfig
 from raysim.errors import InputError
+from raysim.settings import flag
 
 FILES = (
     "config.json", "metrics.jsonl", "events.jsonl", "summary.json", "model.safetensors", "labels.png", "report.html",
@@ -50,15 +52,25 @@ def run_directory(config: RunConfig) -> Path:
     path = base / (config.out or Path("runs") / name)
     if path.exists() and not path.is_dir():
         raise InputError(f"--out {path} is a file; give a directory")
-    if path.is_dir() and any(path.iterdir()):
+    if config.resume and (path / "config.json").exists():
+        _check_same_run(config, path)
+    elif path.is_dir() and any(path.iterdir()):
         if not config.overwrite:
-            raise InputError(f"--out {path} exists; choose another, or add --overwrite to replace that run")
+            raise InputError(f"--out {path} exists; choose another, add --resume to go on or --overwrite to replace it")
         if not (path / "config.json").exists():
             raise InputError(f"--out {path} is not a run directory, so --overwrite will not touch it; choose another")
     parent = next(p for p in [path, *path.parents] if p.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise InputError(f"--out {path} cannot be written: no permission in {parent}; choose another")
     return path
+
+
+def _check_same_run(config: RunConfig, path: Path) -> None:
+    """A run goes on only with the settings it began with, as far as they decide its result."""
+    before = json.loads((path / "config.json").read_text())["settings"]
+    for key, value in config.identity().items():
+        if before.get(key) != value:
+            raise InputError(f"--resume: {path} has {flag(key)} {before.get(key)}, not {value}; leave it as it was")
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -78,12 +90,15 @@ def _json(content: dict) -> bytes:
 class Record:
     """Writes one run's directory."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, resume: bool = False):
         self.path = path
+        self.told = 0  # the last round in metrics.jsonl
         try:
             path.mkdir(parents=True, exist_ok=True)
-            for name in FILES:  # of a run being overwritten
-                (path / name).unlink(missing_ok=True)
+            if not resume:  # what is there is being overwritten
+                for name in FILES:
+                    (path / name).unlink(missing_ok=True)
+                shutil.rmtree(path / "checkpoints", ignore_errors=True)
         except OSError as error:
             raise InputError(f"--out {path} cannot be written: {error.strerror}; choose another") from None
 
@@ -92,7 +107,20 @@ class Record:
         write_atomically(self.path / "config.json", _json(content))
 
     def metrics(self, line: dict) -> None:
+        """The round's line, in place of any from it on: a round that is done again is not told twice."""
+        if line["round"] <= self.told:
+            self.keep(line["round"] - 1)
         self._append("metrics.jsonl", line)
+        self.told = line["round"]
+
+    def keep(self, rounds: int) -> list[dict]:
+        """Cut the metrics back to these rounds, and give them."""
+        path = self.path / "metrics.jsonl"
+        text = path.read_text() if path.exists() else ""
+        lines = text.splitlines()[:rounds]
+        write_atomically(path, "".join(f"{line}\n" for line in lines).encode())
+        self.told = len(lines)
+        return [json.loads(line) for line in lines]
 
     def event(self, kind: str, **details) -> None:
         self._append("events.jsonl", {"time": round(time.time(), 3), "event": kind} | details)

@@ -3,6 +3,8 @@
 An ordinary class. Under Ray it is made an actor; the in-process runner calls it directly, with the same results.
 """
 
+import copy
+
 import numpy as np
 import pyarrow as pa
 import ray
@@ -28,6 +30,7 @@ class Server:
         self.state: dict[str, dict] = {part.name: {} for part in self.config.parts}
         self.shared: dict[str, pa.Table] = {}  # part -> the dataset all clients read
         self.shared_references: dict[str, object] = {}
+        self.shared_since: dict[str, int] = {}  # part -> round
         self.newly_shared = 0  # bytes the clients have not been told of
         self.metrics: dict[str, float] = {}  # what parts want said of this round
         self.t = 0
@@ -47,6 +50,7 @@ class Server:
         reference = ray.put(table) if ray.is_initialized() else table
         self.shared_references[part_name] = reference
         self.shared[part_name] = fetch(reference)  # the store's memory, so that ours is freed
+        self.shared_since[part_name] = self.t
         self.newly_shared += table.nbytes
 
     # -- called by the simulation ------------------------------------------------------------------------------------
@@ -99,6 +103,20 @@ class Server:
         self.t = t
         made = {part.name: part.sample_features(self, count) for part in self.config.parts}
         return {f"generated ({name})": to_host(pair) for name, pair in made.items() if pair is not None}
+
+    def snapshot(self) -> tuple[dict, dict[str, int]]:
+        """What has to be kept to go on after this round, and since when the parts share what they share."""
+        kept = to_host({"weights": self.weights, "state": self.state})
+        return copy.deepcopy(kept), dict(self.shared_since)  # parts write into their state, and this is read later
+
+    def restore(self, kept: dict, shared: dict[str, tuple[int, pa.Table]]) -> list[np.ndarray]:
+        """Be as after that round; publishes the models."""
+        self.weights = to_device(kept["weights"], self.device)
+        self.state = to_device(kept["state"], self.device)
+        for part_name, (self.t, table) in shared.items():
+            self.share(part_name, table)
+        self.metrics, self.newly_shared = {}, 0
+        return self.publish()
 
     def export(self) -> tuple[list[dict[str, np.ndarray]], dict[str, dict]]:
         """The models by parameter name, and the parts' state."""

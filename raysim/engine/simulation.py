@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from raysim.config import RunConfig
-from raysim.engine.messages import LOSS_BITS, Broadcast, ClientReport
+from raysim.engine.checkpoint import Checkpoint
+from raysim.engine.messages import LOSS_BITS, TRIES, Broadcast, ClientReport, ServerLost
 from raysim.engine.record import digest
 from raysim.engine.store import Federation
 from raysim.engine.work import Answers, Pass, in_groups
@@ -32,28 +33,77 @@ class Result:
 class Simulation:
     """Runs a configuration on a runner (engine/pool.py or engine/in_process.py) that has been started."""
 
-    def __init__(self, config: RunConfig, federation: Federation, runner, model_bytes: int):
-        self.config, self.federation, self.runner = config, federation, runner
+    def __init__(self, config: RunConfig, federation: Federation, runner, model_bytes: int, saver=None):
+        self.config, self.federation, self.runner, self.saver = config, federation, runner, saver
         self.model_bytes = model_bytes
-        self.states: dict[int, object] = {}  # client -> reference to the states one pass returned
-        self.weights = runner.call_server("publish")
         self.version = 0
-        self.shared: dict[str, object] = {}  # part -> reference to the dataset it shares
+        self.failures = runner.failures  # that a line has told of
+        self.restore(None)
 
-    def run(self, on_round: Callable[[dict], None] = lambda line: None) -> Result:
-        """All rounds; `on_round` is given each line of metrics as it comes."""
-        history = []
-        for t in range(1, self.config.rounds + 1):
-            history.append(self.round(t))
-            on_round(history[-1])
+    def run(self, on_round: Callable[[dict], None] = lambda line: None, history: list[dict] | None = None) -> Result:
+        """All rounds after those of `history`; `on_round` is given each line of metrics as it comes.
+
+        Where the server is lost, or something only it or a lost node had, the rounds since the last checkpoint are
+        done again: `on_round` then sees a round a second time.
+        """
+        history = history or []
+        losses = 0
+        while True:
+            reached = len(history)
+            try:
+                self.rounds(history, on_round)
+                return self.finish(history)
+            except ServerLost as lost:
+                losses = 1 if len(history) > reached else losses + 1
+                if losses >= TRIES:
+                    raise
+                self.runner.restart_server(lost)
+                checkpoint = self.saver.load() if self.saver else None
+                self.restore(checkpoint)
+                del history[checkpoint.round if checkpoint else 0 :]
+
+    def rounds(self, history: list[dict], on_round: Callable[[dict], None]) -> None:
+        """One round after another, each added to the history, told, and kept in a checkpoint."""
+        while len(history) < self.config.rounds:
+            line = self.round(len(history) + 1)
+            line["failures"], self.failures = self.runner.failures - self.failures, self.runner.failures
+            history.append(line)
+            on_round(line)
+            self.save(line["round"])
+        if self.saver:
+            self.saver.wait()
+
+    def finish(self, history: list[dict]) -> Result:
+        """What the run ends with."""
         features = self.sample_features() if self.config.tsne else {}
         shared = {name: self.runner.get(reference) for name, reference in self.shared.items()}
         models, state = self.runner.get(self.runner.call_server("export"))
         return Result(models, digest(models), digest([state]), shared, history, features)
 
+    def restore(self, checkpoint: Checkpoint | None) -> None:
+        """Be as after the checkpoint's round, or as before the first."""
+        self.states: dict[int, object] = {}  # client -> reference to the states one pass returned
+        self.changed: set[int] = set()  # clients whose state no checkpoint has
+        self.shared: dict[str, object] = {}  # part -> reference to the dataset it shares
+        if checkpoint is None:
+            self.weights = self.runner.call_server("publish")
+            return
+        for batch in checkpoint.states:
+            self.states |= dict.fromkeys((client for client, _ in batch), self.runner.put(batch))
+        self.weights = self.runner.call_server("restore", checkpoint.server, checkpoint.shared)
+        _, self.shared, _ = self.runner.get(self.runner.call_server("told"))
+
+    def save(self, t: int) -> None:
+        """A checkpoint, written while the next round runs."""
+        if self.saver and (t % self.config.checkpoint_every == 0 or t == self.config.rounds):
+            snapshot = self.runner.call_server("snapshot", returns=2)
+            states = {client: self.states[client] for client in sorted(self.changed)}
+            self.changed = set()
+            self.saver.save(t, snapshot, states, dict(self.shared))
+
     def round(self, t: int) -> dict:
         """Extra exchanges, sample, broadcast, train, aggregate, evaluate."""
-        started, failures = time.perf_counter(), self.runner.failures
+        started = time.perf_counter()
         cohort = self.sample(t)
         line = {"round": t, "accuracy": None, "loss": None, "clients": len(cohort), "bytes_up": 0, "bytes_down": 0}
         line["gflops"] = {}  # per client, by what it does; training only in the last round
@@ -64,8 +114,7 @@ class Simulation:
         line |= self.training_loss(reports)
         if t == self.config.rounds or (self.config.eval_every and t % self.config.eval_every == 0):
             line |= self.evaluate(t)
-        seconds = time.perf_counter() - started
-        return line | {"seconds": round(seconds, 4), "failures": self.runner.failures - failures}
+        return line | {"seconds": round(time.perf_counter() - started, 4)}
 
     def sample(self, t: int) -> list[int]:
         """The round's active clients, in order of id."""
@@ -137,6 +186,7 @@ class Simulation:
             for report in reports:
                 if report.has_state:
                     self.states[report.client] = states
+                    self.changed.add(report.client)
         return answers
 
     def send(self, method: str, answers: Answers, *arguments):

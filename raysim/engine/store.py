@@ -4,6 +4,7 @@ Arrays read from the store are shared by every process of the node, so nobody wr
 only through `to_device` of engine/client.py, which copies. The driver uses this module and has no torch.
 """
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,6 +69,11 @@ class Federation:
     sizes: np.ndarray  # samples per client
     clients: Chunks  # by client
     test: Chunks  # by evaluation batch, or by client
+
+    def digest(self) -> str:
+        """Tells this data and its split apart from others: shape, sizes and normalisation."""
+        facts = repr((self.shape, self.classes, self.mean, self.std)).encode()
+        return hashlib.sha256(facts + self.sizes.tobytes()).hexdigest()
 
 
 def normalisation(split: Split, how: str) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -71,10 +71,6 @@ class TestOnOneNode:
             simulate_on_ray(method="tests.parts.doomed", actors=2, active=10, **{"doomed.raises": True})
         assert "doomed.py" in caught.value.traceback
 
-    def test_a_lost_server_ends_the_run_and_says_so(self):
-        with pytest.raises(RunFailure, match="the server actor was lost"):
-            simulate_on_ray(method="tests.parts.doomed", actors=1, **{"doomed.server": True})
-
     def test_nothing_stays_reserved(self):
         simulate_on_ray(actors=2, rounds=1)
         total, free = ray.cluster_resources(), {}

@@ -25,12 +25,18 @@ class Doomed(Part):
             return
         if self.raises:
             raise ValueError("this client is doomed")
-        if self.fuses and (left := sorted(Path(self.fuses).iterdir())):
-            left[0].unlink()
+        if self.fuses and not self.server and self._burn():
             os.kill(os.getpid(), signal.SIGKILL)
 
+    def _burn(self) -> bool:
+        """Whether there was a fuse left."""
+        left = sorted(Path(self.fuses).iterdir())
+        if left:
+            left[0].unlink()
+        return bool(left)
+
     def update(self, server, uploads):
-        if self.server and server.t == self.round:
+        if self.server and server.t == self.round and (not self.fuses or self._burn()):
             os.kill(os.getpid(), signal.SIGKILL)
 
     def end(self, client):

@@ -1,0 +1,74 @@
+"""A run that is killed goes on with `resume` and ends as if nothing had happened."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = [
+    "--method", "hfmds+fedpa", "--hfmds.every", "2", "--hfmds.steps", "2", "--hfmds.per-client", "5",
+    "--fedpa.gen-steps", "5", "--model", "mlp", "--clients", "8", "--active", "4", "--rounds", "6",
+    "--train-size", "200", "--test-size", "100", "--image-size", "16", "--in-process",
+]  # fmt: skip
+
+
+def raysim(*words: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "raysim", *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+
+
+def results(path: Path) -> tuple:
+    summary = json.loads((path / "summary.json").read_text())
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        del line["seconds"], line["failures"]
+    return {k: summary[k] for k in ("model_sha256", "server_state_sha256", "synthetic_sha256")}, lines
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole") / "run"
+    assert raysim("run", *SETTINGS, "--out", str(out)).returncode == 0
+    return out
+
+
+def kill_after(rounds: int, out: Path, *words: str) -> None:
+    """Start it and send SIGKILL as soon as so many rounds are told."""
+    with subprocess.Popen([sys.executable, "-m", "raysim", *words], cwd=ROOT, stdout=subprocess.DEVNULL) as process:
+        metrics = out / "metrics.jsonl"
+        while process.poll() is None and (not metrics.exists() or metrics.read_text().count("\n") < rounds):
+            time.sleep(0.01)
+        process.kill()
+    assert process.returncode == -9
+
+
+def test_killed_twice_and_resumed(undisturbed, tmp_path):
+    out = tmp_path / "run"
+    kill_after(2, out, "run", *SETTINGS, "--out", str(out))
+    kill_after(4, out, "resume", str(out))
+    done = raysim("resume", str(out))
+    assert done.returncode == 0, done.stderr
+    assert "going on after round" in done.stdout
+    assert results(out) == results(undisturbed)
+    assert "nothing to go on with" in raysim("resume", str(out)).stdout
+
+
+def test_a_job_submitted_again_with_resume_starts_where_there_is_nothing_and_goes_on_where_there_is(
+    undisturbed, tmp_path
+):
+    out = tmp_path / "run"
+    words = ["run", *SETTINGS, "--out", str(out), "--resume"]
+    kill_after(3, out, *words)
+    assert raysim(*words).returncode == 0
+    assert results(out) == results(undisturbed)
+
+
+def test_resuming_with_other_settings_is_refused(undisturbed):
+    done = raysim("resume", str(undisturbed), "--lr", "0.5")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "has --lr 0.01, not 0.5" in done.stderr

@@ -1,0 +1,41 @@
+"""The server dies and the run goes on from its last checkpoint: same models, same metrics, same synthetic data."""
+
+import pytest
+
+from raysim.engine.checkpoint import Checkpoints
+from raysim.engine.messages import ServerLost
+from raysim.engine.saver import Saver
+from raysim.engine.shared import table_digest
+from tests.simulate import SYNTHESIS, comparable, simulate, simulate_on_ray
+
+SETTINGS = SYNTHESIS | {"rounds": 4, "active": 10}
+
+
+def saver_in(folder):
+    return lambda runner: Saver(Checkpoints(folder / "checkpoints", {}), runner, lambda kind, **details: None)
+
+
+@pytest.mark.usefixtures("local_ray")
+class TestServerLost:
+    @pytest.mark.parametrize("dies_in", [1, 3])
+    @pytest.mark.parametrize("keeps", [True, False])
+    def test_the_run_goes_on(self, tmp_path, dies_in, keeps):
+        """With checkpoints from the last one, without from the beginning."""
+        (tmp_path / "fuses").mkdir()
+        (tmp_path / "fuses" / "a").touch()
+        doom = {"doomed.server": True, "doomed.round": dies_in, "doomed.fuses": str(tmp_path / "fuses")}
+        settings = SETTINGS | doom | {"method": "hfmds+fedpa+tests.parts.doomed"}
+        seen = []
+        saver = saver_in(tmp_path) if keeps else None
+        killed = simulate_on_ray(**settings, actors=2, saver=saver, on_round=lambda line: seen.append(line["round"]))
+        undisturbed = simulate(**SETTINGS)
+        assert comparable(killed) == comparable(undisturbed)
+        assert table_digest(killed.shared["hfmds"]) == table_digest(undisturbed.shared["hfmds"])
+        assert sum(line["failures"] for line in killed.history) == 1
+        assert seen == ([1, 2, 3, 4] if keeps or dies_in == 1 else [1, 2, 1, 2, 3, 4])
+
+    def test_a_round_that_always_kills_it_ends_the_run(self, tmp_path):
+        with pytest.raises(ServerLost, match="the server actor was lost"):
+            simulate_on_ray(
+                method="tests.parts.doomed", actors=1, saver=saver_in(tmp_path), **{"doomed.server": True}
+            )
