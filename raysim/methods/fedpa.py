@@ -82,7 +82,7 @@ class FedPA(Part):
             terms.append(weight * F.cross_entropy(client.model.module.head(made), labels))
         if "prototypes" in sent and (weight := self.at("lambda_po", client.t)):
             features = step.features[: len(step.real_y)]
-            terms.append(weight * self.distance(features, step.real_y, sent["prototypes"], sent["known"]))
+            terms.append(weight * self.distance(features, step.real_y, sent["prototypes"], sent["known"]).mean())
         return sum(terms) if terms else None
 
     @torch.no_grad()
@@ -133,7 +133,7 @@ class FedPA(Part):
             losses["div"] = self.gamma_div, lambda made, y, z: gen.diversity(made, y, z, self.pairs)
         if self.gamma_ad and "prototypes" in state:
             fixed = state["prototypes"], state["known"]
-            losses["ad"] = -self.gamma_ad, lambda made, y, z: self.distance(made, y, *fixed)
+            losses["ad"] = -self.gamma_ad, lambda made, y, z: self.distance(made, y, *fixed).mean()
         untrained = gen.measure(*self.sample_features(server), "generator.untrained_") if server.t == 1 else {}
         model = self.generator(server.model, state["generator"])
         inputs = self.draw(server.stream(f"{self.name}/noise"), state["counts"], self.gen_steps * self.gen_batch)

@@ -14,8 +14,8 @@ from raysim.settings import setting
 
 
 def squared_distance(features, labels, prototypes, known):
-    """Mean squared error over samples and dimensions; a class without prototype adds nothing."""
-    return ((features - prototypes[labels]).square().mean(1) * known[labels]).mean()
+    """Each sample's mean squared error over the dimensions; a class without prototype adds nothing."""
+    return (features - prototypes[labels]).square().mean(-1) * known[labels]
 
 
 def collapsed_fidelity(made, labels, heads, biases, shares):
