@@ -57,6 +57,13 @@ class FedPAReference(FedPA):
             now["counts"] += counts
         return super().loss(client, step)
 
+    def fused_loss(self, clients, step):
+        if self.lambda_ge or self.lambda_po:
+            for client, sums, counts in zip(clients, *step.class_sums(clients[0].classes), strict=True):
+                client.scratch[self.name]["features"] += sums
+                client.scratch[self.name]["counts"] += counts
+        return super().fused_loss(clients, step)
+
     def end(self, client):
         """Prototypes are means over the local steps, as the model was then; label counts start at 1."""
         if not (self.lambda_ge or self.lambda_po):
