@@ -6,7 +6,7 @@ from typing import Literal
 
 from raysim import methods
 from raysim.errors import InputError
-from raysim.methods.base import Part
+from raysim.methods.base import Part, can_fuse
 from raysim.presets import PRESETS
 from raysim.settings import Layer, as_dict, convert, flag, from_toml, nearest, setting
 
@@ -60,6 +60,9 @@ class RunConfig:
     actors: int | None = setting(None, "client actors; by default 2 per GPU, or one per CPU", minimum=1)
     actor_per_client: bool = setting(False, "one actor for each client, and that client's work only there")
     gpu_fraction: float | None = setting(None, "of a GPU per client actor; by default what fits", above=0, maximum=1)
+    fuse: int = setting(
+        1, "clients trained in one vectorised step; part of the result, since it changes the last bits", minimum=1
+    )
     threads: int = setting(1, "torch threads per actor; part of the result, since it changes the last bits", minimum=1)
     in_process: bool = setting(False, "no Ray: everything in this process, for a debugger; the same result")
     fast_nondeterministic: bool = setting(False, "on GPUs, allow algorithms whose last bits vary between runs")
@@ -160,6 +163,10 @@ def check(config: RunConfig) -> RunConfig:
         raise InputError("--partition table goes with --table FILE (or --table covid19); give both or neither")
     if config.evaluation == "global" and (alone := [part.name for part in config.parts if part.predicts_with_personal]):
         raise InputError(f"--method {alone[0]} keeps what it predicts with at the clients; add --evaluation clients")
+    if config.fuse > 1 and config.actor_per_client:
+        raise InputError("--fuse trains several clients in one actor, --actor-per-client forbids it; leave one out")
+    if config.fuse > 1 and (alone := [part.name for part in config.parts if not can_fuse(part)]):
+        raise InputError(f"--fuse: the loss of {alone[0]} is written for one client at a time; use --fuse 1")
     if config.local_epochs is None and config.local_steps is None:
         config = dataclasses.replace(config, local_epochs=1)
     if config.active is None:

@@ -4,10 +4,16 @@ import torch
 from torch.nn import functional as F
 
 
-def class_sums(features: torch.Tensor, labels: torch.Tensor, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sum of features and number of samples per class; as a product, which is deterministic on every device."""
+def class_sums(
+    features: torch.Tensor, labels: torch.Tensor, classes: int, counted: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sum of features and number of samples per class; as a product, which is deterministic on every device.
+
+    A further first dimension is for several clients; `counted` says which samples are no padding.
+    """
     member = F.one_hot(labels, classes).to(features.dtype)
-    return member.T @ features, member.sum(0)
+    member = member if counted is None else member * counted[..., None]
+    return member.mT @ features, member.sum(-2)
 
 
 def class_means(sums: torch.Tensor, counts: torch.Tensor, before: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -42,8 +42,8 @@ def prepare(config: RunConfig) -> tuple[Dataset, Partition]:
 
 def plan_for(config: RunConfig, dataset: Dataset, dealt: Partition) -> Plan:
     """The placement plan on the cluster we are connected to."""
-    # An actor holds one client's pixels as uint8 and as float32.
-    client_bytes = int(dealt.sizes.max()) * dataset.train.x[0].nbytes * 5
+    # An actor holds the pixels of the clients it trains at once (--fuse) as uint8 and as float32.
+    client_bytes = int(dealt.sizes.max()) * dataset.train.x[0].nbytes * 5 * config.fuse
     return make_plan(config, cluster.nodes(), client_bytes)
 
 

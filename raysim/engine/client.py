@@ -143,24 +143,27 @@ def initial_model(federation: Federation, device: torch.device) -> FlatModel:
     return FlatModel(module.eval(), device)
 
 
-def make_optimizer(model: FlatModel, config: RunConfig, t: int) -> torch.optim.Optimizer:
-    """Fresh for every client and round; element-wise, so that one flat parameter is all it needs."""
+def make_optimizer(parameters: list[torch.nn.Parameter], config: RunConfig, t: int) -> torch.optim.Optimizer:
+    """Fresh for every client and round; element-wise, so that one flat parameter per client is all it needs."""
     lr = config.learning_rate(t)
     if config.optimizer == "adam":
-        return torch.optim.Adam([model.flat_parameter], lr=lr, weight_decay=config.weight_decay, fused=True)
-    return torch.optim.SGD(
-        [model.flat_parameter], lr=lr, momentum=config.momentum, weight_decay=config.weight_decay, fused=True
-    )
+        return torch.optim.Adam(parameters, lr=lr, weight_decay=config.weight_decay, fused=True)
+    return torch.optim.SGD(parameters, lr=lr, momentum=config.momentum, weight_decay=config.weight_decay, fused=True)
+
+
+def begin(client: Client) -> None:
+    """Before the local steps; the model holds the weights to start from."""
+    client.model.module.train()
+    for part in client.config.parts:
+        part.begin(client)
 
 
 def train(client: Client) -> dict[str, float]:
     """The local steps. The model holds the trained weights afterwards; returns each loss term's mean."""
     model, parts = client.model, client.config.parts
     module = model.module
-    module.train()
-    for part in parts:
-        part.begin(client)
-    optimizer = make_optimizer(model, client.config, client.t)
+    begin(client)
+    optimizer = make_optimizer([model.flat_parameter], client.config, client.t)
     totals: dict[str, torch.Tensor] = {}
     steps = 0
     for indices in client.batches():

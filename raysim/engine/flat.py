@@ -46,16 +46,16 @@ class FlatModel:
         self.flat_parameter.grad = self.gradients
 
     def view(self, flat: torch.Tensor, name: str) -> torch.Tensor:
-        """The part of a flat vector that belongs to one parameter or buffer, in its shape.
+        """The part of a flat vector (or of each row of a matrix) that belongs to one parameter or buffer, in its shape.
 
         Convolution kernels lie in it channels-last, as both CPUs and GPUs compute them fastest.
         """
         start, shape = self.spans[name]
-        part = flat[start : start + shape.numel()]
+        part = flat[..., start : start + shape.numel()]
         if len(shape) != 4:
-            return part.view(shape)
+            return part.view(*flat.shape[:-1], *shape)
         out, channels, height, width = shape
-        return part.view(out, height, width, channels).permute(0, 3, 1, 2)
+        return part.view(*flat.shape[:-1], out, height, width, channels).movedim(-1, -3)
 
     def load(self, flat: torch.Tensor) -> None:
         self.weights.copy_(flat)

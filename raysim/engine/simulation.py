@@ -143,7 +143,7 @@ class Simulation:
             if overrides(part, "route"):
                 route = self.runner.get(self.runner.call_server("route", part.name, t, cohort))
                 broadcast = replace(broadcast, route=route)
-        answers = self.pass_over("train", broadcast, in_groups(cohort, 1), (), line)
+        answers = self.pass_over("train", broadcast, in_groups(cohort, self.config.fuse), (), line)
         self.weights = self.send("aggregate", answers, t)
         if broadcast.counted is not None:
             gflops, samples = counted(answers)

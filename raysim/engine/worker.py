@@ -11,7 +11,18 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from raysim.engine.client import PERSONAL, Client, initial_model, shared_rows, size_in_bytes, to_device, to_host, train
+from raysim.engine import fused
+from raysim.engine.client import (
+    PERSONAL,
+    Client,
+    begin,
+    initial_model,
+    shared_rows,
+    size_in_bytes,
+    to_device,
+    to_host,
+    train,
+)  # fmt: skip
 from raysim.engine.device import assigned_gpus, fingerprint, prepare_torch
 from raysim.engine.exact import NotSummable, encode_mean, encode_sum
 from raysim.engine.flops import FlopCounter
@@ -32,6 +43,7 @@ class Worker:
         channels = (1, len(self.federation.mean), 1, 1)
         self.mean = torch.tensor(self.federation.mean, device=self.device).view(channels)
         self.std = torch.tensor(self.federation.std, device=self.device).view(channels)
+        self.stack = fused.Stack(self.model, self.config.fuse, self.config.model) if self.config.fuse > 1 else None
         self.version = 0  # of the broadcast held
         self.weights: list[torch.Tensor] = []
         self.extras: dict[str, dict] = {}
@@ -50,16 +62,16 @@ class Worker:
         """Local training; the trained models go into this actor's sums."""
         self._hold(broadcast)
         answers = []
-        for client_id in (k for group in groups for k in group):
-            with self._blamed_on(client_id):
-                client = self._client(client_id, states)
-                with self._counted(client_id) as counter:
-                    terms, weight, uploads = self._train_one(client)
-                self._add(
-                    f"model/{broadcast.route.get(client_id, 0)}",
-                    encode_mean(self.model.weights, weight / broadcast.total_weight),
-                )
-                answers.append(self._answer(client, uploads, terms, self.model.weights.nbytes, _flops(counter)))
+        for group in groups:
+            if self.stack is not None:
+                answers += self._train_together(group, states)
+                continue
+            for client_id in group:
+                with self._blamed_on(client_id):
+                    client = self._client(client_id, states)
+                    with self._counted(client_id) as counter:
+                        terms, weight, uploads = self._train_one(client)
+                    answers.append(self._trained(client, terms, weight, uploads, _flops(counter)))
         return _columns(answers)
 
     def reply(self, broadcast: Broadcast, groups: list[list[int]], states: dict[int, object], part_name: str):
@@ -175,10 +187,37 @@ class Worker:
 
     def _train_one(self, client: Client) -> tuple[dict[str, float], float, dict[str, Upload]]:
         """Loss terms, aggregation weight and uploads; the model holds the trained weights."""
+        self._load(client.global_weights, self.model.personal_mask(self.config.parts, client.t), client.state)
+        return train(client), *self._end(client)
+
+    def _train_together(self, group: list[int], states: dict[int, object]) -> list[tuple]:
+        """The answers of a group's clients, trained in the same steps (--fuse)."""
+        mask = self.model.personal_mask(self.config.parts, self.broadcast.t)
+        clients, starts, answers = [], [], []
+        for client_id in group:
+            with self._blamed_on(client_id):
+                client = self._client(client_id, states)
+                self._load(client.global_weights, mask, client.state)
+                begin(client)
+                clients.append(client)
+                starts.append(self.model.weights.clone())
+        self.model.module.eval()
+        with self._blamed_on(*group), self._counted(*group) as counter:
+            trained = fused.train(self.stack, clients, starts)
+        rows = sum(len(batch) for client in clients for batch in client.batches()) if counter else 0
+        for client, weights, terms in trained:
+            with self._blamed_on(client.id), self._counted(client.id) as own:
+                self.model.load(weights)
+                weight, uploads = self._end(client)
+                # Of the group's operations, its share by samples.
+                flops = _flops(counter) * sum(map(len, client.batches())) / rows + own.total if own else 0.0
+                answers.append(self._trained(client, terms, weight, uploads, flops))
+        return answers
+
+    def _end(self, client: Client) -> tuple[float, dict[str, Upload]]:
+        """Aggregation weight and uploads of a client whose trained weights the model holds."""
         config, model = self.config, self.model
         mask = model.personal_mask(config.parts, client.t)
-        self._load(client.global_weights, mask, client.state)
-        terms = train(client)
         weight = float(client.samples) if config.weighting == "samples" else 1.0
         uploads: dict[str, Upload] = {}
         for part in config.parts:
@@ -188,7 +227,13 @@ class Worker:
                 uploads[part.name] = upload
         if mask is not None:
             client.state[PERSONAL] = {"weights": model.weights[mask].clone()}
-        return terms, weight, uploads
+        return weight, uploads
+
+    def _trained(self, client: Client, terms: dict, weight: float, uploads: dict[str, Upload], flops: float):
+        """Add the model, and answer."""
+        share = weight / self.broadcast.total_weight
+        self._add(f"model/{self.broadcast.route.get(client.id, 0)}", encode_mean(self.model.weights, share))
+        return self._answer(client, uploads, terms, self.model.weights.nbytes, flops)
 
     def _answer(self, client: Client, uploads: dict[str, Upload], terms: dict | None = None, sent: int = 0, flops=0.0):
         """Add what is summed; give (report, what travels client by client, state)."""
@@ -207,14 +252,15 @@ class Worker:
     def _add(self, key: str, term: torch.Tensor) -> None:
         self.sums[key] = self.sums[key].add_(term) if key in self.sums else term
 
-    def _counted(self, client_id: int):
-        """Counts operations if this client (or the group it leads) is the one to be counted: that slows it down."""
-        return FlopCounter() if client_id == self.broadcast.counted else nullcontext()
+    def _counted(self, *clients: int):
+        """Counts operations if one of these clients (or the group it leads) is to be counted: that slows it down."""
+        return FlopCounter() if self.broadcast.counted in clients else nullcontext()
 
     @contextmanager
-    def _blamed_on(self, client_id: int):
-        """Whatever a client's work raises comes out with the client, the round and the method."""
-        where = f"client {client_id} failed in round {self.broadcast.t} ({self.config.method})"
+    def _blamed_on(self, *clients: int):
+        """Whatever a client's work raises comes out with the client (or those it may be), the round and the method."""
+        who = f"client {clients[0]}" if len(clients) == 1 else f"one of the clients {', '.join(map(str, clients))}"
+        where = f"{who} failed in round {self.broadcast.t} ({self.config.method})"
         try:
             yield
         except NotSummable as error:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from raysim.engine.client import Client, Step
+    from raysim.engine.fused import FusedStep
     from raysim.engine.server import Server
 
 
@@ -103,6 +104,9 @@ class Part:
     def loss(self, client: Client, step: Step) -> torch.Tensor | None:
         """Every step: a scalar term, added; None where its weight is 0, so that it costs nothing."""
 
+    def fused_loss(self, clients: list[Client], step: FusedStep) -> torch.Tensor | None:
+        """`loss` for the clients of one vectorised step (--fuse), a value each; a part with `loss` needs it there."""
+
     def weight(self, client: Client) -> float | None:
         """After the local steps: the aggregation weight, if not what --weighting gives."""
 
@@ -125,3 +129,9 @@ class Part:
 def overrides(part: Part, hook: str) -> bool:
     """Whether the part does something in this hook; a hook nobody overrides costs no message."""
     return getattr(type(part), hook) is not getattr(Part, hook)
+
+
+def can_fuse(part: Part) -> bool:
+    """Whether the part's loss, if it has one, is also written for several clients at once, and by the same class."""
+    written = next(cls for cls in type(part).__mro__ if {"loss", "fused_loss"} & vars(cls).keys())
+    return "fused_loss" in vars(written)

@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from raysim.engine.flat import FlatModel
+from raysim.engine.fused import cross_entropies, pad
 from raysim.features import class_means, class_sums
 from raysim.methods.base import Part, Upload
 from raysim.models import generator as gen
@@ -82,7 +83,19 @@ class FedPA(Part):
             terms.append(weight * F.cross_entropy(client.model.module.head(made), labels))
         if "prototypes" in sent and (weight := self.at("lambda_po", client.t)):
             features = step.features[: len(step.real_y)]
-            terms.append(weight * self.distance(features, step.real_y, sent["prototypes"], sent["known"]))
+            terms.append(weight * self.distance(features, step.real_y, sent["prototypes"], sent["known"]).mean())
+        return sum(terms) if terms else None
+
+    def fused_loss(self, clients, step):
+        """The same, a value per client."""
+        sent, t, terms = clients[0].broadcast[self.name], clients[0].t, []
+        if "generator" in sent and (weight := self.at("lambda_ge", t)):
+            made, labels, share = pad([next(client.scratch[self.name]["made"]) for client in clients])
+            terms.append(weight * cross_entropies(step.model.head(made), labels, share))
+        if "prototypes" in sent and (weight := self.at("lambda_po", t)):
+            features = step.features[:, : step.real_y.shape[1]]
+            distances = self.distance(features, step.real_y, sent["prototypes"], sent["known"])
+            terms.append(weight * (distances * step.real_share).sum(1))
         return sum(terms) if terms else None
 
     @torch.no_grad()
@@ -133,7 +146,7 @@ class FedPA(Part):
             losses["div"] = self.gamma_div, lambda made, y, z: gen.diversity(made, y, z, self.pairs)
         if self.gamma_ad and "prototypes" in state:
             fixed = state["prototypes"], state["known"]
-            losses["ad"] = -self.gamma_ad, lambda made, y, z: self.distance(made, y, *fixed)
+            losses["ad"] = -self.gamma_ad, lambda made, y, z: self.distance(made, y, *fixed).mean()
         untrained = gen.measure(*self.sample_features(server), "generator.untrained_") if server.t == 1 else {}
         model = self.generator(server.model, state["generator"])
         inputs = self.draw(server.stream(f"{self.name}/noise"), state["counts"], self.gen_steps * self.gen_batch)

@@ -14,8 +14,8 @@ from raysim.settings import setting
 
 
 def squared_distance(features, labels, prototypes, known):
-    """Mean squared error over samples and dimensions; a class without prototype adds nothing."""
-    return ((features - prototypes[labels]).square().mean(1) * known[labels]).mean()
+    """Each sample's mean squared error over the dimensions; a class without prototype adds nothing."""
+    return (features - prototypes[labels]).square().mean(-1) * known[labels]
 
 
 def collapsed_fidelity(made, labels, heads, biases, shares):
@@ -56,6 +56,13 @@ class FedPAReference(FedPA):
             now["features"] += sums
             now["counts"] += counts
         return super().loss(client, step)
+
+    def fused_loss(self, clients, step):
+        if self.lambda_ge or self.lambda_po:
+            for client, sums, counts in zip(clients, *step.class_sums(clients[0].classes), strict=True):
+                client.scratch[self.name]["features"] += sums
+                client.scratch[self.name]["counts"] += counts
+        return super().fused_loss(clients, step)
 
     def end(self, client):
         """Prototypes are means over the local steps, as the model was then; label counts start at 1."""

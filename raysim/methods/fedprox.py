@@ -17,3 +17,9 @@ class FedProx(Part):
             return None
         pairs = zip(client.model.parameters, client.global_parameters, strict=True)
         return self.mu / 2 * sum((w - start).square().sum() for w, start in pairs)
+
+    def fused_loss(self, clients, step):
+        if self.mu == 0:
+            return None
+        pairs = zip(step.model.parameters, step.model.global_parameters, strict=True)
+        return self.mu / 2 * sum((w - start).square().flatten(1).sum(1) for w, start in pairs)

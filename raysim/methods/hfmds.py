@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from raysim.engine.fused import cross_entropies, pad
 from raysim.engine.shared import column, images_of, make_table
 from raysim.features import class_activation, class_sums, hard_features, matching_loss
 from raysim.methods.base import Part, Upload
@@ -124,6 +125,18 @@ class HFMDS(Part):
             return None
         x, y = client.draw_shared(now["table"], now["draw"], len(step.real_y))
         return (1 - self.alpha) * F.cross_entropy(client.model.module(x), y)
+
+    def fused_loss(self, clients, step):
+        held = [client.scratch[self.name] for client in clients]
+        for now, sums, counts in zip(held, *step.class_sums(clients[0].classes), strict=True):
+            now["sums"] += sums
+            now["counts"] += counts
+        if held[0]["table"] is None or self.alpha == 1:  # the table is shared: all have it or none
+            return None
+        sizes = (step.real_share > 0).sum(1).tolist()
+        drawn = [c.draw_shared(now["table"], now["draw"], n) for c, now, n in zip(clients, held, sizes, strict=True)]
+        x, y, share = pad(drawn)
+        return (1 - self.alpha) * cross_entropies(step.model.head(step.model.features(x, share)), y, share)
 
     def end(self, client):
         """z̄_c ← (1 − λ) z_c + λ z̄_c for the classes seen in this round; z_c the first time."""

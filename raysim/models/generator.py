@@ -62,8 +62,8 @@ def fidelity(made: Tensor, labels: Tensor, heads: Tensor, biases: Tensor, shares
 
 
 def prototype_distance(features: Tensor, labels: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
-    """FedPA eqs. 6 and 10: mean L2 distance to the label's prototype; a class without one adds nothing."""
-    return (torch.linalg.vector_norm(features - prototypes[labels], dim=1) * known[labels]).mean()
+    """FedPA eqs. 6 and 10: each sample's L2 distance to its label's prototype; a class without one adds nothing."""
+    return torch.linalg.vector_norm(features - prototypes[labels], dim=-1) * known[labels]
 
 
 def diversity(made: Tensor, labels: Tensor, noise: Tensor, pairs: str = "same") -> Tensor:

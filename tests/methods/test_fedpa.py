@@ -164,9 +164,9 @@ def test_eqs_6_and_10_distance_to_the_prototypes():
     h, prototypes, y = draw.normal(0, 1, (6, 8)), draw.normal(0, 1, (3, 8)), np.array([0, 1, 1, 2, 0, 2])
     norms = [np.sqrt(((h[j] - prototypes[y[j]]) ** 2).sum()) for j in range(6)]
     tensors = [torch.from_numpy(v) for v in (h, y, prototypes)]
-    got = prototype_distance(*tensors, torch.tensor([True, True, True]))
+    got = prototype_distance(*tensors, torch.tensor([True, True, True])).mean()
     assert got.item() == pytest.approx(sum(norms) / 6, rel=1e-12)
-    without = prototype_distance(*tensors, torch.tensor([True, False, True]))  # class 1 has none: adds no term
+    without = prototype_distance(*tensors, torch.tensor([True, False, True])).mean()  # class 1 has none: adds no term
     assert without.item() == pytest.approx((sum(norms) - norms[1] - norms[2]) / 6, rel=1e-12)
 
 

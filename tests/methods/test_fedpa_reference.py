@@ -28,9 +28,9 @@ def tensors(*arrays):
 def test_distances_are_squared_and_averaged_over_dimensions_too():
     prototypes = DRAW.normal(0, 1, (3, 8))
     errors = [((H[j] - prototypes[Y[j]]) ** 2).mean() for j in range(6)]
-    got = squared_distance(*tensors(H, Y, prototypes), torch.tensor([True] * 3))
+    got = squared_distance(*tensors(H, Y, prototypes), torch.tensor([True] * 3)).mean()
     assert got.item() == pytest.approx(sum(errors) / 6, rel=1e-12)
-    without = squared_distance(*tensors(H, Y, prototypes), torch.tensor([True, False, True]))
+    without = squared_distance(*tensors(H, Y, prototypes), torch.tensor([True, False, True])).mean()
     assert without.item() == pytest.approx((sum(errors) - errors[1] - errors[2]) / 6, rel=1e-12)
 
 

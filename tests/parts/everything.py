@@ -61,6 +61,12 @@ class Everything(Part):
         centre = client.broadcast[self.name]["centre"]
         return self.strength * (step.features - centre).square().mean() * client.state[self.name]["visits"][0]
 
+    def fused_loss(self, clients, step):
+        assert step.real_x.shape == step.x.shape
+        centre = clients[0].broadcast[self.name]["centre"]
+        visits = torch.cat([client.state[self.name]["visits"] for client in clients])
+        return self.strength * ((step.features - centre).square().mean(2) * step.share).sum(1) * visits
+
     def weight(self, client):
         return client.samples + 1.0
 
