@@ -6,7 +6,6 @@ from typing import Literal
 import torch
 from torch.nn import functional as F
 
-from raysim.engine.flat import FlatModel
 from raysim.engine.fused import cross_entropies, pad
 from raysim.features import class_means, class_sums
 from raysim.methods.base import Part, Upload
@@ -44,12 +43,8 @@ class FedPA(Part):
     def aligns(self) -> bool:
         return bool(self.lambda_po or (self.lambda_ge and self.gamma_ad))
 
-    def generator(self, classifier: FlatModel, weights=None, seed: int = 0) -> FlatModel:
-        """For this classifier's features, on its device; with these weights, or new."""
-        size = classifier.module.head.out_features, classifier.module.feature_size
-        model = FlatModel(gen.build_generator(self.noise, *size, seed).eval(), classifier.device)
-        model.load(model.weights if weights is None else weights)
-        return model
+    def generator(self, classifier, weights=None, seed=0):
+        return gen.for_classifier(classifier, self.noise, weights, seed)
 
     # What the authors' published code does in another way: fedpa_reference.py.
     distance = staticmethod(gen.prototype_distance)
@@ -70,9 +65,7 @@ class FedPA(Part):
         model = self.generator(client.model, sent["generator"])
         stream = client.stream(f"{self.name}/noise")
         while True:
-            noise, labels = self.draw(stream, sent["counts"], gen.BLOCK * size)
-            with torch.no_grad():
-                made = model.module(noise, labels)
+            made, labels = gen.make(model, *self.draw(stream, sent["counts"], gen.BLOCK * size))
             yield from zip(made.split(size), labels.split(size), strict=True)
 
     def loss(self, client, step):
@@ -155,11 +148,8 @@ class FedPA(Part):
         state["generator"] = model.weights
         server.metrics |= gen.measure(*self.sample_features(server), "generator.")
 
-    @torch.no_grad()
     def sample_features(self, server, count=gen.MEASURED):
         if not self.lambda_ge:
             return None
-        state = server.state[self.name]
-        model = self.generator(server.model, state["generator"])
-        noise, labels = self.draw(server.stream(f"{self.name}/sample"), state["counts"] > 0, count)
-        return model.module(noise, labels), labels
+        inputs = self.draw(server.stream(f"{self.name}/sample"), server.state[self.name]["counts"] > 0, count)
+        return gen.make(self.generator(server.model, server.state[self.name]["generator"]), *inputs)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-if TYPE_CHECKING:
-    from raysim.engine.flat import FlatModel
+from raysim.engine.flat import FlatModel
 
 HIDDEN = 256
 BLOCK = 16  # local steps for which a client generates features at once: fewer, larger operations
@@ -41,6 +39,21 @@ def build_generator(noise_size: int, classes: int, feature_size: int, seed: int)
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)  # not torch.manual_seed, which would also reseed the GPUs
         return Generator(noise_size, classes, feature_size)
+
+
+def for_classifier(classifier: FlatModel, noise_size: int, weights: Tensor | None, seed: int) -> FlatModel:
+    """A generator of this classifier's features, on its device; with these weights, or new."""
+    size = classifier.module.head.out_features, classifier.module.feature_size
+    model = FlatModel(build_generator(noise_size, *size, seed).eval(), classifier.device)
+    if weights is not None:
+        model.load(weights)
+    return model
+
+
+@torch.no_grad()
+def make(model: FlatModel, noise: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Features with their labels."""
+    return model.module(noise, labels), labels
 
 
 def draw_inputs(
