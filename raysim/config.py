@@ -67,6 +67,7 @@ class RunConfig:
     in_process: bool = setting(False, "no Ray: everything in this process, for a debugger; the same result")
     fast_nondeterministic: bool = setting(False, "on GPUs, allow algorithms whose last bits vary between runs")
 
+    profile: bool = setting(False, "profile a client's training and every kind of exchange: a table and a Chrome trace")
     checkpoint_every: int = setting(1, "rounds between checkpoints, from which a run can go on; 0: none", minimum=0)
     resume: bool = setting(False, "go on where the run in --out stopped, if there is one")
     out: str | None = setting(None, "run directory; by default runs/<method>-<dataset>-<time>")
@@ -90,7 +91,7 @@ class RunConfig:
 
 # Where and how a run is done, not what comes out of it.
 OPERATIONAL = (
-    "data", "download", "actors", "actor_per_client", "gpu_fraction", "in_process", "tsne",
+    "data", "download", "actors", "actor_per_client", "gpu_fraction", "in_process", "tsne", "profile",
     "checkpoint_every", "resume", "out", "overwrite",
 )  # fmt: skip
 

@@ -5,6 +5,8 @@ import threading
 import time
 from pathlib import Path
 
+import ray
+
 from raysim import models
 from raysim.config import RunConfig
 from raysim.data import Dataset, load
@@ -115,6 +117,9 @@ def _simulate(config, inputs, out, reporter, started, runner, plan) -> tuple[Pat
             reporter.say(f"going on after round {checkpoint.round}")
             record.event("resumed", round=checkpoint.round)
         result = simulation.run(on_round, history)
+        if config.profile:
+            write_profiles(out / "profile", simulation.profiles, with_ray=plan is not None)
+            reporter.say(f"profile: {out / 'profile'}")
         drawing.join()
         for table in result.shared.values():  # while its object store is there
             export(table, data, class_names, out / "synthetic.parquet")
@@ -130,6 +135,16 @@ def _simulate(config, inputs, out, reporter, started, runner, plan) -> tuple[Pat
     record.finish(result.models, summary)
     write_report(out)
     return out, summary
+
+
+def write_profiles(folder: Path, profiles: dict[str, tuple[str, str]], with_ray: bool) -> None:
+    """Tables and Chrome traces (chrome://tracing, Perfetto) of what was profiled, and Ray's own of all its calls."""
+    folder.mkdir(exist_ok=True)
+    for name, (table, trace) in profiles.items():
+        (folder / f"{name}.txt").write_text(table)
+        (folder / f"{name}.json").write_text(trace)
+    if with_ray:
+        ray.timeline(str(folder / "ray.json"))
 
 
 def summarise(config: RunConfig, result: Result) -> dict:

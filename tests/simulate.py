@@ -70,5 +70,5 @@ def simulate_on_ray(dataset: Dataset | None = None, saver=None, on_round=lambda 
 
 def comparable(result: Result) -> tuple:
     """What two runs of one configuration must agree on."""
-    lines = [{k: v for k, v in line.items() if k not in ("seconds", "failures")} for line in result.history]
+    lines = [{k: v for k, v in line.items() if k not in ("seconds", "phases", "failures")} for line in result.history]
     return result.model_sha256, result.server_state_sha256, lines

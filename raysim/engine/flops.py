@@ -1,5 +1,10 @@
-"""Counts floating-point operations of whatever runs, by torch's own table of formulas."""
+"""Looking at what runs: floating-point operations by torch's own table of formulas, and torch's profiler."""
 
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -19,3 +24,19 @@ class FlopCounter(TorchDispatchMode):
         if (formula := flop_registry.get(func._overloadpacket)) is not None:
             self.total += formula(*args, **kwargs or {}, out_val=result)
         return result
+
+
+@contextmanager
+def profiling():
+    """`with profiling() as found: …`: afterwards `found` holds (table of operators, Chrome trace as JSON)."""
+    kinds = [torch.profiler.ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        kinds.append(torch.profiler.ProfilerActivity.CUDA)
+    found: list[tuple[str, str]] = []
+    with torch.profiler.profile(activities=kinds) as profile:
+        yield found
+    order = "self_cuda_time_total" if len(kinds) > 1 else "self_cpu_time_total"
+    table = profile.key_averages().table(sort_by=order, row_limit=40)
+    with tempfile.TemporaryDirectory() as folder:
+        profile.export_chrome_trace(str(Path(folder) / "trace.json"))
+        found.append((table, (Path(folder) / "trace.json").read_text()))

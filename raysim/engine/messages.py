@@ -20,6 +20,7 @@ class Broadcast:
     cohort: int = 1  # clients in this pass
     total_weight: float = 1.0  # their aggregation weights together, as planned
     counted: int | None = None  # client whose floating-point operations are counted
+    profiled: int | None = None  # client whose work is profiled
     route: dict[int, int] = field(default_factory=dict)  # client -> index of the model it trains, if not 0
 
 
@@ -32,6 +33,7 @@ class ClientReport:
     terms: dict[str, float] = field(default_factory=dict)  # mean of each loss term over the local steps
     bytes_up: int = 0
     flops: float = 0.0  # of its work in this pass; counted for one client
+    profile: tuple[str, str] | None = None  # table and Chrome trace, of the one that was profiled
     has_state: bool = False  # whether its state is among those this pass returned
 
 

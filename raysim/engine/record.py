@@ -98,7 +98,8 @@ class Record:
             if not resume:  # what is there is being overwritten
                 for name in FILES:
                     (path / name).unlink(missing_ok=True)
-                shutil.rmtree(path / "checkpoints", ignore_errors=True)
+                for name in ("checkpoints", "profile"):
+                    shutil.rmtree(path / name, ignore_errors=True)
         except OSError as error:
             raise InputError(f"--out {path} cannot be written: {error.strerror}; choose another") from None
 

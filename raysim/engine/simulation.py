@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +39,7 @@ class Simulation:
         self.model_bytes = model_bytes
         self.version = 0
         self.failures = runner.failures  # that a line has told of
+        self.profiles: dict[str, tuple[str, str]] = {}  # training, or a part's exchange -> table, Chrome trace
         self.restore(None)
 
     def run(self, on_round: Callable[[dict], None] = lambda line: None, history: list[dict] | None = None) -> Result:
@@ -103,18 +105,22 @@ class Simulation:
 
     def round(self, t: int) -> dict:
         """Extra exchanges, sample, broadcast, train, aggregate, evaluate."""
-        started = time.perf_counter()
         cohort = self.sample(t)
         line = {"round": t, "accuracy": None, "loss": None, "clients": len(cohort), "bytes_up": 0, "bytes_down": 0}
         line["gflops"] = {}  # per client, by what it does; training only in the last round
+        times = [("", time.perf_counter())]
         for part in self.config.parts:
             if overrides(part, "exchange"):
                 self.exchanges(part, t, cohort, line)
+                times.append((f"{part.name} exchange", time.perf_counter()))
         reports = self.train(t, cohort, line)
         line |= self.training_loss(reports)
+        times.append(("training", time.perf_counter()))
         if t == self.config.rounds or (self.config.eval_every and t % self.config.eval_every == 0):
             line |= self.evaluate(t)
-        return line | {"seconds": round(time.perf_counter() - started, 4)}
+            times.append(("evaluation", time.perf_counter()))
+        line["phases"] = {name: round(end - start, 4) for (_, start), (name, end) in pairwise(times)}
+        return line | {"seconds": round(times[-1][1] - times[0][1], 4)}
 
     def sample(self, t: int) -> list[int]:
         """The round's active clients, in order of id."""
@@ -128,8 +134,11 @@ class Simulation:
         while whom := self.runner.get(self.runner.call_server("exchange", part.name, t, i)):
             clients = {"all": everyone, "cohort": cohort}[whom]
             broadcast = replace(self.broadcast(t, clients, line), counted=clients[0])
+            if self.config.profile and part.name not in self.profiles:
+                broadcast = replace(broadcast, profiled=clients[0])
             answers = self.pass_over("reply", broadcast, in_groups(clients, part.group), (part.name,), line)
             self.send("receive", answers, part.name, t)
+            self.note_profile(part.name, answers)
             line["gflops"][part.name] = line["gflops"].get(part.name, 0.0) + counted(answers)[0]
             self.hear(line)
             i += 1
@@ -139,12 +148,15 @@ class Simulation:
         broadcast = self.broadcast(t, cohort, line)
         if t == self.config.rounds:  # once: counting slows that client down
             broadcast = replace(broadcast, counted=self.typical(cohort))
+        if self.config.profile and t == min(2, self.config.rounds):  # the first is still warming up
+            broadcast = replace(broadcast, profiled=self.typical(cohort))
         for part in self.config.parts:
             if overrides(part, "route"):
                 route = self.runner.get(self.runner.call_server("route", part.name, t, cohort))
                 broadcast = replace(broadcast, route=route)
         answers = self.pass_over("train", broadcast, in_groups(cohort, self.config.fuse), (), line)
         self.weights = self.send("aggregate", answers, t)
+        self.note_profile("training", answers)
         if broadcast.counted is not None:
             gflops, samples = counted(answers)
             scale = self.federation.sizes[cohort].mean() / samples if self.config.local_epochs else 1.0
@@ -152,6 +164,11 @@ class Simulation:
         if any(overrides(part, "update") for part in self.config.parts):
             self.hear(line)
         return [report for reports in answers.first for report in reports]
+
+    def note_profile(self, name: str, answers: Answers) -> None:
+        """Keep the table and the trace that came with an answer, if one did."""
+        for profile in (report.profile for reports in answers.first for report in reports if report.profile):
+            self.profiles[name] = profile
 
     def typical(self, cohort: list[int]) -> int:
         """The client whose size is nearest to the cohort's mean."""

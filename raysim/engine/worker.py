@@ -25,7 +25,7 @@ from raysim.engine.client import (
 )  # fmt: skip
 from raysim.engine.device import assigned_gpus, fingerprint, prepare_torch
 from raysim.engine.exact import NotSummable, encode_mean, encode_sum
-from raysim.engine.flops import FlopCounter
+from raysim.engine.flops import FlopCounter, profiling
 from raysim.engine.messages import LOSS_BITS, Broadcast, ClientFailure, ClientReport
 from raysim.engine.store import Federation, fetch
 from raysim.methods.base import Upload, overrides
@@ -50,6 +50,7 @@ class Worker:
         self.shared: dict = {}
         self.sums: dict[str, torch.Tensor] = {}
         self.summed = 0  # clients in the sums
+        self.profile: tuple[str, str] | None = None  # not yet given away
 
     def hello(self) -> tuple[dict[str, object], list[int]]:
         """Answers once the actor is up: what it runs on, and the GPUs it was given."""
@@ -69,7 +70,7 @@ class Worker:
             for client_id in group:
                 with self._blamed_on(client_id):
                     client = self._client(client_id, states)
-                    with self._counted(client_id) as counter:
+                    with self._counted(client_id) as counter, self._profiled(client_id):
                         terms, weight, uploads = self._train_one(client)
                     answers.append(self._trained(client, terms, weight, uploads, _flops(counter)))
         return _columns(answers)
@@ -83,7 +84,7 @@ class Worker:
             self.model.load(self.weights[0])
             with self._blamed_on(group[0]):
                 clients = [self._client(k, states) for k in group]
-                with self._counted(group[0]) as counter:
+                with self._counted(group[0]) as counter, self._profiled(group[0]):
                     replies = part.reply(clients)
                 for client, upload in zip(clients, replies, strict=True):
                     answers.append(self._answer(client, {part.name: upload}, flops=_flops(counter) / len(group)))
@@ -202,7 +203,7 @@ class Worker:
                 clients.append(client)
                 starts.append(self.model.weights.clone())
         self.model.module.eval()
-        with self._blamed_on(*group), self._counted(*group) as counter:
+        with self._blamed_on(*group), self._counted(*group) as counter, self._profiled(*group):
             trained = fused.train(self.stack, clients, starts)
         rows = sum(len(batch) for client in clients for batch in client.batches()) if counter else 0
         for client, weights, terms in trained:
@@ -246,7 +247,8 @@ class Worker:
             sent += size_in_bytes(upload.sum) + size_in_bytes(upload.each)
         self.summed += 1
         has_state = client.had_state or any(client.state.values())
-        report = ClientReport(client.id, client.samples, terms or {}, sent, flops, has_state)
+        profile, self.profile = self.profile, None
+        report = ClientReport(client.id, client.samples, terms or {}, sent, flops, profile, has_state)
         return report, (client.id, each) if each else None, (client.id, to_host(client.state)) if has_state else None
 
     def _add(self, key: str, term: torch.Tensor) -> None:
@@ -255,6 +257,16 @@ class Worker:
     def _counted(self, *clients: int):
         """Counts operations if one of these clients (or the group it leads) is to be counted: that slows it down."""
         return FlopCounter() if self.broadcast.counted in clients else nullcontext()
+
+    @contextmanager
+    def _profiled(self, *clients: int):
+        """Profiles what is done for one of these clients, if that is asked for; the next answer carries it."""
+        if self.broadcast.profiled not in clients:
+            yield
+            return
+        with profiling() as found:
+            yield
+        self.profile = found[0]
 
     @contextmanager
     def _blamed_on(self, *clients: int):

@@ -1,10 +1,14 @@
 """Operations are counted on the real work: against sums by hand for a multi-layer perceptron 64 → 64 → 5."""
 
+import json
+
 import pytest
 import torch
 
+from raysim.config import resolve
 from raysim.engine.flops import FlopCounter
-from raysim.run import gflops_per_round
+from raysim.observe.progress import Reporter
+from raysim.run import gflops_per_round, run
 from tests.simulate import blobs, simulate
 
 FORWARD = 2 * (64 * 64 + 64 * 5)  # per image; 2 per multiply-add
@@ -45,3 +49,20 @@ def test_unequal_clients_are_scaled_to_the_mean():
     dataset = blobs(train=101)
     line = simulate(dataset, clients=2, active=2, partition="dirichlet", beta=0.3, rounds=1).history[0]
     assert line["gflops"]["training"] * 1e9 == pytest.approx(50.5 * (2 * FORWARD + 2 * 64 * 5))
+
+
+def test_a_profile_is_a_table_and_a_chrome_trace_and_changes_nothing(tmp_path):
+    settings = {
+        "method": "hfmds", "hfmds.every": 2, "hfmds.steps": 2, "model": "mlp", "clients": 4, "rounds": 2,
+        "train_size": 60, "test_size": 20, "image_size": 16, "in_process": True,
+    }  # fmt: skip
+    hashes = []
+    for profile in (True, False):
+        config = resolve([("test", settings | {"profile": profile, "out": str(tmp_path / f"{profile}")})])
+        _, summary = run(config, Reporter())
+        hashes.append(summary["model_sha256"])
+    assert hashes[0] == hashes[1]
+    for name in ("training", "hfmds"):
+        assert "addmm" in (tmp_path / "True" / "profile" / f"{name}.txt").read_text()
+        assert json.loads((tmp_path / "True" / "profile" / f"{name}.json").read_text())["traceEvents"]
+    assert not (tmp_path / "False" / "profile").exists()
