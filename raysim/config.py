@@ -64,6 +64,12 @@ class RunConfig:
         1, "clients trained in one vectorised step; part of the result, since it changes the last bits", minimum=1
     )
     threads: int = setting(1, "torch threads per actor; part of the result, since it changes the last bits", minimum=1)
+    precision: Literal["float32", "tf32", "bf16"] = setting(
+        "float32", "of local training: tf32 in GPU products and convolutions, or bf16 where autocast allows it"
+    )
+    compile: Literal["no", "yes", "cuda-graphs"] = setting(
+        "no", "the local step's forward pass by torch.compile; cuda-graphs also replays it, on GPUs"
+    )
     in_process: bool = setting(False, "no Ray: everything in this process, for a debugger; the same result")
     fast_nondeterministic: bool = setting(False, "on GPUs, allow algorithms whose last bits vary between runs")
 
@@ -168,6 +174,8 @@ def check(config: RunConfig) -> RunConfig:
         raise InputError("--fuse trains several clients in one actor, --actor-per-client forbids it; leave one out")
     if config.fuse > 1 and (alone := [part.name for part in config.parts if not can_fuse(part)]):
         raise InputError(f"--fuse: the loss of {alone[0]} is written for one client at a time; use --fuse 1")
+    if config.fuse > 1 and config.compile != "no":
+        raise InputError("--fuse has a step of its own that --compile does not know; leave one out")
     if config.local_epochs is None and config.local_steps is None:
         config = dataclasses.replace(config, local_epochs=1)
     if config.active is None:

@@ -11,9 +11,10 @@ def class_sums(
 
     A further first dimension is for several clients; `counted` says which samples are no padding.
     """
-    member = F.one_hot(labels, classes).to(features.dtype)
+    member = F.one_hot(labels, classes).float()
     member = member if counted is None else member * counted[..., None]
-    return member.mT @ features, member.sum(-2)
+    with torch.autocast(features.device.type, enabled=False):  # sums need all their bits
+        return member.mT @ features.float(), member.sum(-2)
 
 
 def class_means(sums: torch.Tensor, counts: torch.Tensor, before: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from raysim import models
 from raysim.config import RunConfig
+from raysim.engine.device import autocast
 from raysim.engine.flat import FlatModel
 from raysim.engine.shared import column, images_of
 from raysim.engine.store import Federation
@@ -95,6 +96,7 @@ class Client:
     std: torch.Tensor | None = None
     had_state: bool = False  # at the start of this pass
     scratch: dict[str, dict] = field(default_factory=dict)  # part -> what it needs within this pass
+    forward: Callable = field(default=lambda *inputs: forward(*inputs))  # the local step's, perhaps compiled
 
     @property
     def samples(self) -> int:
@@ -151,6 +153,13 @@ def make_optimizer(parameters: list[torch.nn.Parameter], config: RunConfig, t: i
     return torch.optim.SGD(parameters, lr=lr, momentum=config.momentum, weight_decay=config.weight_decay, fused=True)
 
 
+def forward(module: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Features, logits and cross-entropy: what of a local step can be compiled."""
+    features = module.features(x)
+    logits = module.head(features)
+    return features, logits, F.cross_entropy(logits, y)
+
+
 def begin(client: Client) -> None:
     """Before the local steps; the model holds the weights to start from."""
     client.model.module.train()
@@ -170,16 +179,15 @@ def train(client: Client) -> dict[str, float]:
         x, y = real_x, real_y = client.x[indices], client.y[indices]
         for part in parts:
             x, y = part.batch(client, x, y)
-        features = module.features(x)
-        logits = module.head(features)
-        ce = F.cross_entropy(logits, y)
-        step = Step(x, y, real_x, real_y, features, logits, ce)
-        loss = ce * math.prod(part.ce_weight(client) for part in parts)
-        terms = {"ce": ce}
-        for part in parts:
-            if (term := part.loss(client, step)) is not None:
-                loss = loss + term
-                terms[part.name] = term
+        with autocast(client.config, model.device):
+            features, logits, ce = client.forward(module, x, y)
+            step = Step(x, y, real_x, real_y, features, logits, ce)
+            loss = ce * math.prod(part.ce_weight(client) for part in parts)
+            terms = {"ce": ce}
+            for part in parts:
+                if (term := part.loss(client, step)) is not None:
+                    loss = loss + term
+                    terms[part.name] = term
         model.gradients.zero_()
         loss.backward()
         optimizer.step()

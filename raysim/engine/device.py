@@ -1,11 +1,13 @@
 """Which device an actor computes on, and the settings of torch that decide the last bits of its results."""
 
 import platform
+import shutil
 
 import ray
 import torch
 
 from raysim.config import RunConfig
+from raysim.errors import InputError
 
 
 def prepare_torch(config: RunConfig) -> torch.device:
@@ -18,10 +20,28 @@ def prepare_torch(config: RunConfig) -> torch.device:
     has_gpu = bool(ray.get_gpu_ids()) if ray.is_initialized() else True
     if not (has_gpu and torch.cuda.is_available()):
         return torch.device("cpu")
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
     if not config.fast_nondeterministic:
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = False
     return torch.device("cuda", 0)  # Ray hides the others
+
+
+def autocast(config: RunConfig, device: torch.device):
+    """Around the forward pass of a local step."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
+
+
+def compiled(function, config: RunConfig, device: torch.device):
+    """The function as --compile asks for it. Compiled once per actor: local steps have one shape, but for the last."""
+    if config.compile == "no":
+        return function
+    if config.compile == "cuda-graphs" and device.type != "cuda":
+        raise InputError("--compile cuda-graphs needs GPUs and there is none here; use --compile yes")
+    if device.type == "cpu" and not any(map(shutil.which, ("g++", "clang++", "c++"))):
+        raise InputError("--compile needs a C++ compiler on the CPU (g++), and there is none; leave it out")
+    mode = "reduce-overhead" if config.compile == "cuda-graphs" else None
+    return torch.compile(function, mode=mode, dynamic=False)
 
 
 def fingerprint(device: torch.device) -> dict[str, object]:

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from raysim.engine.client import Client, make_optimizer
+from raysim.engine.device import autocast
 from raysim.engine.flat import FlatModel
 from raysim.features import class_sums
 from raysim.methods.base import overrides
@@ -140,16 +141,17 @@ def train(
                 taken = [part.batch(client, x, y) for client, (x, y) in zip(active, taken, strict=True)]
             batch = pad(taken)
         x, y, share = batch
-        features = stack.features(x, share)
-        logits = stack.head(features)
-        ce = cross_entropies(logits, y, share)
-        step = FusedStep(stack, *batch, *real, features, logits, ce)
-        loss = ce * ce.new_tensor([math.prod(part.ce_weight(client) for part in parts) for client in active])
-        terms = {"ce": ce}
-        for part in parts:
-            if (term := part.fused_loss(active, step)) is not None:
-                loss = loss + term
-                terms[part.name] = term
+        with autocast(config, stack.model.device):
+            features = stack.features(x, share)
+            logits = stack.head(features)
+            ce = cross_entropies(logits, y, share)
+            step = FusedStep(stack, *batch, *real, features, logits, ce)
+            loss = ce * ce.new_tensor([math.prod(part.ce_weight(client) for part in parts) for client in active])
+            terms = {"ce": ce}
+            for part in parts:
+                if (term := part.fused_loss(active, step)) is not None:
+                    loss = loss + term
+                    terms[part.name] = term
         stack.backward(loss.sum())
         optimizer.step()
         for name, term in terms.items():  # on the device: no transfer per step

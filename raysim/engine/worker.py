@@ -16,6 +16,7 @@ from raysim.engine.client import (
     PERSONAL,
     Client,
     begin,
+    forward,
     initial_model,
     shared_rows,
     size_in_bytes,
@@ -23,7 +24,7 @@ from raysim.engine.client import (
     to_host,
     train,
 )  # fmt: skip
-from raysim.engine.device import assigned_gpus, fingerprint, prepare_torch
+from raysim.engine.device import assigned_gpus, compiled, fingerprint, prepare_torch
 from raysim.engine.exact import NotSummable, encode_mean, encode_sum
 from raysim.engine.flops import FlopCounter, profiling
 from raysim.engine.messages import LOSS_BITS, Broadcast, ClientFailure, ClientReport
@@ -44,6 +45,7 @@ class Worker:
         self.mean = torch.tensor(self.federation.mean, device=self.device).view(channels)
         self.std = torch.tensor(self.federation.std, device=self.device).view(channels)
         self.stack = fused.Stack(self.model, self.config.fuse, self.config.model) if self.config.fuse > 1 else None
+        self.forward = compiled(forward, self.config, self.device)
         self.version = 0  # of the broadcast held
         self.weights: list[torch.Tensor] = []
         self.extras: dict[str, dict] = {}
@@ -169,7 +171,7 @@ class Worker:
         weights = self.weights[self.broadcast.route.get(client_id, 0)]
         return Client(
             client_id, self.broadcast.t, self.config, self.federation.classes, self.model, weights, x, y,
-            self.extras, state, self.shared, self.mean, self.std, had_state=client_id in states,
+            self.extras, state, self.shared, self.mean, self.std, client_id in states, forward=self.forward,
         )  # fmt: skip
 
     def _load(self, weights: torch.Tensor, mask: torch.Tensor | None, state: dict[str, dict]) -> None:

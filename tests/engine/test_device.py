@@ -1,0 +1,38 @@
+"""Precision and compilation: options made for GPUs, as far as a CPU can run them."""
+
+import numpy as np
+import pytest
+
+from raysim.errors import InputError
+from tests.simulate import SYNTHESIS, comparable, configure, simulate
+
+
+def apart(one, other) -> float:
+    """How far two final models are from each other, relative to how long they are."""
+    a, b = (np.concatenate([v.ravel() for v in result.models[0].values()]) for result in (one, other))
+    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
+
+
+@pytest.mark.parametrize("fuse", [1, 3])
+def test_bf16_trains_nearly_the_same_and_reproducibly(fuse):
+    settings = SYNTHESIS | {"fuse": fuse, "fedpa.lambda_ge": 1, "fedpa.lambda_po": 0.1}
+    whole, half = simulate(**settings), simulate(**settings, precision="bf16")
+    assert 0 < apart(half, whole) < 0.05
+    assert comparable(half) == comparable(simulate(**settings, precision="bf16"))
+
+
+def test_tf32_changes_nothing_on_a_cpu():
+    assert comparable(simulate(precision="tf32")) == comparable(simulate())
+
+
+@pytest.mark.slow  # the compiler takes its time
+def test_a_compiled_step_trains_nearly_the_same():
+    whole, compiled = simulate(), simulate(compile="yes")
+    assert apart(compiled, whole) < 1e-4
+
+
+def test_what_cannot_be_is_said():
+    with pytest.raises(InputError, match="--compile cuda-graphs needs GPUs"):
+        simulate(compile="cuda-graphs")
+    with pytest.raises(InputError, match="--fuse has a step of its own"):
+        configure(fuse=4, compile="yes")
