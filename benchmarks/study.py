@@ -97,7 +97,7 @@ def row(name: str, out: Path) -> str:
         f"{statistics.mean(last):.2f}",
         f"{min(last):.1f} to {max(last):.1f}",
         f"{psnr:.2f}" if psnr else "",
-        " + ".join(f"{value:.2f}" for value in gflops.values()),
+        " + ".join(f"{gflops[name]:.2f}" for name in ("training", "hfmds") if name in gflops),
         f"{summary['seconds'] / 60:.1f}",
     ]
     return f"| {' | '.join(cells)} |"
@@ -117,7 +117,7 @@ def main() -> None:
             jobs = [pool.submit(run, outs[name], s | {"data": arguments.data}) for name, s in rows.items()]
             for job in jobs:
                 job.result()
-    print(f"| run | accuracy %, last {WINDOW} rounds | lowest to highest | PSNR dB | GFLOPs | minutes |")
+    print(f"| run | accuracy %, last {WINDOW} rounds | lowest to highest | PSNR dB | GFLOPs, training + synthesis | minutes |")
     print("|---|---|---|---|---|---|")
     for name, out in outs.items():
         if (out / "summary.json").exists():
