@@ -117,7 +117,8 @@ def main() -> None:
             jobs = [pool.submit(run, outs[name], s | {"data": arguments.data}) for name, s in rows.items()]
             for job in jobs:
                 job.result()
-    print(f"| run | accuracy %, last {WINDOW} rounds | lowest to highest | PSNR dB | GFLOPs, training + synthesis | minutes |")
+    measured = f"accuracy %, last {WINDOW} rounds | lowest to highest | PSNR dB"
+    print(f"| run | {measured} | GFLOPs, training + synthesis | minutes |")
     print("|---|---|---|---|---|---|")
     for name, out in outs.items():
         if (out / "summary.json").exists():

@@ -1,4 +1,6 @@
-"""What the methods compute on features: class sums, class activation, hard features, matching losses."""
+"""What the methods compute on features: class sums, class activation, hard features, matching losses, synthesis."""
+
+from collections.abc import Callable
 
 import torch
 from torch.nn import functional as F
@@ -46,3 +48,29 @@ def matching_loss(made: torch.Tensor, real: torch.Tensor, how: str, temperature:
     if how == "kl-reverse":
         log_made, log_real = log_real, log_made
     return (log_made.exp() * (log_made - log_real)).sum(1)
+
+
+def optimise_images(
+    start: torch.Tensor, objective: Callable[[torch.Tensor], torch.Tensor], steps: int, lr: float,
+    limits: tuple[torch.Tensor, torch.Tensor] | None = None, tolerance: float = 0.0,
+) -> torch.Tensor:  # fmt: skip
+    """Adam on the pixels alone, towards a low objective; with `tolerance`, no longer than it helps.
+
+    The objective is a sum over the images, and Adam is element-wise: each image evolves by itself.
+    """
+    made = start.clone(memory_format=torch.channels_last).requires_grad_()
+    optimizer = torch.optim.Adam([made], lr=lr, fused=True)
+    before = float("inf")
+    for step in range(steps):
+        loss = objective(made)
+        if tolerance and step % 10 == 0:  # the one transfer to the host, so only where it is asked for
+            now = loss.item()
+            if before - now < tolerance * before:
+                break
+            before = now
+        (made.grad,) = torch.autograd.grad(loss, [made])
+        optimizer.step()
+        if limits is not None:
+            with torch.no_grad():
+                made.clamp_(*limits)
+    return made.detach()
