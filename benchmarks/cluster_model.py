@@ -42,7 +42,10 @@ ACTORS_PER_GPU = 2  # raysim's default
 
 @dataclass(frozen=True)
 class Rates:
-    """What the calculation rests on. Defaults: measured here, or published by Ray for its release tests."""
+    """What the calculation rests on. Each default says whether Ray published it, --measure takes it, or we assume it.
+
+    Ray's figures are of its release tests, on machines and versions of theirs, not of the version pinned here.
+    """
 
     # One client's local training on one of two actors that share a GPU. An assumption, not a measurement: 50 steps of
     # a small network, launch-bound at about 1 ms each.
@@ -52,26 +55,27 @@ class Rates:
     # `single_client_wait_1k_refs` 5.08 loops/s of 1,000 waits on up to 1,000 references, 0.2 ms each
     # (ray-project/ray, release/perf_metrics/microbenchmark.json at 08444c4). raysim waits once per call.
     call_seconds: float = 1 / 8_038 + 1 / 5_080
-    # Driver, per client: unpickling and adding up its report. Measured by --measure; about 15 µs on 2 EPYC cores.
+    # Driver, per client: unpickling and adding up its report. --measure; 10 to 15 µs on a busy machine of 2 cores.
     report_seconds: float = 15e-6
     # 1 GiB to 50 nodes in 16.9 s (release/perf_metrics/scalability/object_store.json at 08ff311), taken as a total
     # rate that stays the same with more nodes; a tree of copies would do better.
     broadcast_megabytes: float = 1_024 * 50 / 16.94
-    # The server adding int64 sums, from memory. Measured by --measure; one core.
+    # The server adding int64 sums, from memory, on one core. --measure; 1,000 to 2,100 on a busy machine of 2 cores.
     sum_megabytes: float = 2_000.0
-    # Into the server's node: 25 Gbit/s, what a GPU node usually has at least.
+    # Into the server's node: an assumption, 25 Gbit/s.
     network_megabytes: float = 3_000.0
     state_bytes: float = 0.0  # per client, for methods that keep state: 20,490 in hfmds with hfmds-cnn
-    # `single_client_put_gigabytes` is 19.9 GB/s with large variation; a tenth, since states are small pieces.
+    # `single_client_put_gigabytes` is 19.9 ± 9 GB/s (microbenchmark.json as above); we assume a tenth, since states are
+    # small pieces.
     store_megabytes: float = 2_000.0
     pixels_per_client: float = 20 * 784  # bytes, uint8
 
 
-# Ray's own envelope (ray-project/ray, release/benchmarks/README.md): 3,000 nodes, 20,000 actors, and 10,000 objects as
-# arguments of one call, which is how the server is sent the actors' sums and the calls' uploads.
-RAY_NODES, RAY_ACTORS, RAY_ARGUMENTS = 3_000, 20_000, 10_000
+# Ray's own envelope (ray-project/ray, release/benchmarks/README.md at 048f73e): more than 250 nodes, 10,000 actors, and
+# 10,000 objects as arguments of one call, which is how the server is sent the actors' sums and the calls' uploads.
+RAY_NODES, RAY_ACTORS, RAY_ARGUMENTS = 250, 10_000, 10_000
 # Actors are created at 550 per second (release/perf_metrics/benchmarks/many_actors.json at 00f8d99), but import torch.
-ACTORS_PER_SECOND, IMPORT_SECONDS = 550, 2.5
+ACTORS_PER_SECOND, IMPORT_SECONDS = 550, 2.5  # the second measured on 2 cores
 
 
 def calls_of(clients: int, actors: int) -> int:
