@@ -30,7 +30,7 @@ lint: $(SETUP)
 	$(BIN)/ruff check .
 
 bench: $(SETUP)
-	$(BIN)/python -m benchmarks.fedavg
+	$(BIN)/python -m benchmarks.compare
 
 clean:
 	rm -rf $(VENV)

@@ -1,0 +1,110 @@
+"""raysim as a side: a whole run as `python -m raysim run` does it, that waits for its turns between the rounds.
+
+    python -m benchmarks.compare        runs it; by itself it waits for its turns (benchmarks/turns.py)
+
+Settings are the defaults but for what the workload says. Only the images and the waiting are the benchmark's: the run
+writes its directory, plans, and records every round as always.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from benchmarks.turns import Over, Turns
+from benchmarks.workloads import BATCH, CLASSES, PROCESSES, TRAINING, Workload, pixels
+from raysim.config import resolve
+from raysim.engine.environment import secure_local_ray
+
+ROUNDS = 1_000_000  # the last round is another one: it evaluates and counts operations
+
+
+def settings(workload: Workload) -> dict[str, object]:
+    """What makes raysim do this workload."""
+    return TRAINING | {
+        "model": workload.model, "clients": workload.clients, "active": workload.active, "partition": "iid",
+        "batch_size": BATCH, "local_epochs": 1, "eval_every": 0, "rounds": ROUNDS, "actors": PROCESSES,
+    }  # fmt: skip
+
+
+def watch(run, turns: Turns, workload: Workload, data: str | None) -> type:
+    """Give the run its images, time the phases of its rounds; the reporter that takes turns."""
+    from raysim.data import Dataset, Split
+    from raysim.data.partition import partition
+
+    def prepare(config):
+        x, y = pixels(workload, data)
+        named = Dataset("benchmark", tuple(map(str, range(CLASSES))), Split(x, y), Split(x[:100], y[:100]))
+        return named, partition(y, CLASSES, kind=config.partition, clients=config.clients, seed=config.seed)
+
+    class Watched(run.Simulation):
+        """Knows how long each phase of a round took."""
+
+        def round(self, t):
+            self.phases, started = {}, time.perf_counter()
+            line = super().round(t)
+            # Until the average is there: otherwise it would be made in somebody else's turn.
+            self.runner.get(self.weights)
+            rest = time.perf_counter() - started - sum(self.phases.values())
+            return line | {"phases": self.phases | {"server and driver": rest}}
+
+        def exchanges(self, part, *arguments):
+            with self.phase(f"synthesis ({part.name})"):
+                super().exchanges(part, *arguments)
+
+        def pass_over(self, method, *arguments):
+            with self.phase("local training", method == "train"):
+                return super().pass_over(method, *arguments)
+
+        def evaluate(self, t):
+            with self.phase("evaluation"):
+                return super().evaluate(t)
+
+        @contextmanager
+        def phase(self, name, wanted=True):
+            started = time.perf_counter()
+            yield
+            if wanted:
+                self.phases[name] = self.phases.get(name, 0.0) + time.perf_counter() - started
+
+    class Reporter:
+        """Says nothing; waits instead."""
+
+        def say(self, text):
+            pass
+
+        def start(self, rounds):
+            turns.ready()
+
+        def round(self, line):
+            turns.done(phases=line["phases"], terms={"ce": line["train_loss"]} | line["terms"])
+
+        def stop(self):
+            pass
+
+    run.prepare, run.Simulation = prepare, Watched
+    return Reporter
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("workload", type=Workload.from_json)
+    parser.add_argument("--data", help="folder with CIFAR-10")
+    parser.add_argument("--settings", type=json.loads, default={}, help="further settings, as JSON")
+    asked = parser.parse_args(arguments)
+    turns = Turns()
+    secure_local_ray()  # before Ray is imported
+    from raysim import run
+
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        layers = [("workload", settings(asked.workload)), ("--set", asked.settings)]
+        config = resolve([*layers, ("benchmark", {"out": str(Path(folder) / "run")})])
+        reporter = watch(run, turns, asked.workload, asked.data)()
+        with suppress(Over):
+            run.run(config, reporter)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""Other simulators on the same workloads, each in an environment of its own (`python -m benchmarks.compare --peers`).
+
+The environments are made with pip as it is configured here. Where that gives torch for GPUs, everything works the same
+but the download is larger; point pip at the CPU builds to avoid it.
+"""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.workloads import PROCESSES, Workload
+
+TORCH = "torch==2.13.0"
+
+
+@dataclass(frozen=True)
+class Peer:
+    about: str
+    packages: tuple[str, ...]
+    launcher: tuple[str, ...] = ()  # arguments of Python before the program's own
+
+
+PEERS = {
+    "flower": Peer("Flower 1.41.0", ("flwr[simulation]==1.41.0", "psutil")),
+    "pfl": Peer(
+        "pfl 0.6.0",
+        ("pfl[pytorch]==0.6.0", "psutil"),
+        ("-m", "torch.distributed.run", "--nproc_per_node", str(PROCESSES)),
+    ),
+}
+
+
+def install(name: str, folder: Path) -> Path:
+    """The Python of the peer's environment, which is made if it is not there."""
+    home = folder / name
+    python, installed = home / "bin" / "python", home / ".installed"
+    if not installed.exists():
+        print(f"installing {PEERS[name].about} into {home.name}/ (minutes)", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", home], check=True)
+        # torch first and by itself, so that the peer takes it as it is.
+        for packages in ((TORCH,), PEERS[name].packages):
+            command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages]
+            subprocess.run(command, check=True)
+        installed.touch()
+    return python
+
+
+def command(name: str, folder: Path, workload: Workload, images: Path, rounds: int) -> list[str]:
+    """What starts the peer as a side (benchmarks/turns.py)."""
+    python = install(name, folder)
+    program = ["-m", f"benchmarks.peers.{name}", workload.to_json(), "--data", str(images), "--rounds", str(rounds)]
+    return [str(python), *PEERS[name].launcher, *program]

@@ -1,0 +1,121 @@
+"""The work that is compared: three federations, and the training that is the same in all of them.
+
+W1 has a paper's model and data, W2 many tiny clients in every round, W3 many registered clients of which few train.
+Nothing here needs a framework, so that every side of a comparison can import it from its own environment.
+"""
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+CLASSES = 10
+PROCESSES = 2  # actors, or processes, of one torch thread each
+TRAINING = {"lr": 0.005, "momentum": 0.9, "weight_decay": 5e-4}  # of SGD
+BATCH = 10  # samples per local step, in one local epoch
+WIDTHS = {"hfmds-cnn": (32, 64, 512), "small-cnn": (6, 16, 32)}  # two convolutions and a linear layer
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A FedAvg federation: `active` of `clients` train each round, each on `samples` images of its own."""
+
+    name: str
+    model: str  # as raysim calls it
+    shape: tuple[int, int, int]
+    clients: int
+    samples: int
+    active: int
+    rounds: int  # timed, where nothing else is asked for
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Workload":
+        values = json.loads(text)
+        return cls(**values | {"shape": tuple(values["shape"])})
+
+    def resized(self, **sizes: int | None) -> "Workload":
+        """With other sizes where they are given; never more active clients than there are."""
+        changed = replace(self, **{name: size for name, size in sizes.items() if size is not None})
+        return replace(changed, active=min(changed.active, changed.clients))
+
+    def describe(self) -> str:
+        height, width = self.shape[1:]
+        return (
+            f"{self.model}, {self.shape[0]}×{height}×{width}, {self.clients:,} clients × {self.samples:,}, "
+            f"{self.active:,} active"
+        )
+
+
+WORKLOADS = {
+    w.name: w
+    for w in (
+        Workload("w1", "hfmds-cnn", (3, 32, 32), 100, 500, 10, 10),
+        Workload("w2", "small-cnn", (1, 28, 28), 1_000, 20, 1_000, 10),
+        Workload("w3", "small-cnn", (1, 28, 28), 10_000, 20, 100, 30),
+    )
+}
+
+
+def pixels(workload: Workload, data: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Images (uint8) and labels, a client's samples side by side: saved ones, CIFAR-10, `shapes`, or random pixels.
+
+    `data` is a folder that `save` has written or that has CIFAR-10 in it; only the latter needs raysim's loaders.
+    """
+    count = workload.clients * workload.samples
+    if data and (Path(data) / f"{workload.name}-x.npy").exists():
+        return tuple(np.load(Path(data) / f"{workload.name}-{axis}.npy", mmap_mode="r") for axis in "xy")
+    if workload.shape == (3, 32, 32):
+        from raysim.data import load
+
+        split = load("cifar10" if data else "shapes", data=data, train_size=count, test_size=CLASSES).train
+        return split.x, split.y
+    draw = np.random.default_rng(0)
+    x = draw.integers(0, 256, (count, *workload.shape), dtype=np.uint8)
+    return x, draw.integers(0, CLASSES, count)
+
+
+def save(workload: Workload, folder: Path, data: str | None = None) -> None:
+    """The images where programs without our loaders can read them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for axis, values in zip("xy", pixels(workload, data), strict=True):
+        np.save(folder / f"{workload.name}-{axis}.npy", values)
+
+
+def plain_model(name: str, shape: tuple[int, int, int]):
+    """The network as one would write it: features are all but the last layer."""
+    import torch
+    from torch import nn
+
+    first, second, hidden = WIDTHS[name]
+    flat = second * int(np.prod([((side - 4) // 2 - 4) // 2 for side in shape[1:]]))
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(shape[0], first, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(first, second, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(flat, hidden), nn.ReLU(), nn.Linear(hidden, CLASSES),
+    )  # fmt: skip
+
+
+def client_batch(x, y, client: int, samples: int):
+    """A client's images, normalised, and its labels; copied, so that the pixels stay as they are."""
+    import torch
+
+    rows = slice(client * samples, (client + 1) * samples)
+    images = torch.from_numpy(np.array(x[rows], dtype=np.float32)).sub_(127.5).div_(64)
+    return images, torch.from_numpy(np.array(y[rows], dtype=np.int64))
+
+
+def train_plainly(model, x, y, draw: np.random.Generator) -> None:
+    """One local epoch, as in any tutorial: what raysim and its peers are measured on."""
+    import torch
+    from torch.nn import functional as F
+
+    optimizer = torch.optim.SGD(model.parameters(), **TRAINING)
+    for batch in torch.from_numpy(draw.permutation(len(y))).split(BATCH):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x[batch]), y[batch]).backward()
+        optimizer.step()
