@@ -19,7 +19,7 @@ from raysim.engine.record import Record, run_directory
 from raysim.engine.saver import Saver
 from raysim.engine.shared import table_digest
 from raysim.engine.simulation import Result, Simulation
-from raysim.engine.store import federation
+from raysim.engine.store import federation, release_memory
 from raysim.observe.features import draw_features
 from raysim.observe.labels import draw_labels
 from raysim.observe.progress import Reporter
@@ -88,6 +88,7 @@ def _simulate(config, inputs, out, reporter, started, runner, plan) -> tuple[Pat
         data = federation(config, dataset, dealt, runner.put)
         class_names = list(dataset.class_names)
         del dataset  # the pixels are in the store
+        release_memory()
         fingerprints, model_bytes = runner.start(data)
         distinct = [f for i, f in enumerate(fingerprints) if f not in fingerprints[:i]]
         if len(distinct) > 1:

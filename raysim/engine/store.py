@@ -4,10 +4,12 @@ Arrays read from the store are shared by every process of the node, so nobody wr
 only through `to_device` of engine/client.py, which copies. The driver uses this module and has no torch.
 """
 
+import ctypes
 import hashlib
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 import ray
 
 from raysim.config import RunConfig
@@ -15,6 +17,13 @@ from raysim.data.dataset import Dataset, Split
 from raysim.data.partition import Partition, deal_test
 
 CHUNK_BYTES = 32 * 2**20
+
+
+def release_memory() -> None:
+    """Give back to the system what loading the data has left in the allocators: 80 MB after CIFAR-10."""
+    pa.default_memory_pool().release_unused()
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # glibc's
+        trim(0)
 
 
 def fetch(reference):
