@@ -74,6 +74,14 @@ class RunConfig:
     fast_nondeterministic: bool = setting(False, "on GPUs, allow algorithms whose last bits vary between runs")
 
     profile: bool = setting(False, "profile a client's training and every kind of exchange: a table and a Chrome trace")
+    on_client_error: Literal["stop", "retry", "skip"] = setting(
+        "retry", "when a client's own code raises: stop, try again and then stop, or try again and then leave it out"
+    )
+    client_retries: int = setting(2, "times a client that raised is tried again", minimum=0)
+    client_timeout: float | None = setting(
+        None, "seconds a client may take before its actor is replaced; by default ten times what others took",
+        above=0,
+    )  # fmt: skip
     checkpoint_every: int = setting(1, "rounds between checkpoints, from which a run can go on; 0: none", minimum=0)
     resume: bool = setting(False, "go on where the run in --out stopped, if there is one")
     out: str | None = setting(None, "run directory; by default runs/<method>-<dataset>-<time>")
@@ -97,7 +105,7 @@ class RunConfig:
 
 # Where and how a run is done, not what comes out of it.
 OPERATIONAL = (
-    "data", "download", "actors", "actor_per_client", "gpu_fraction", "in_process", "tsne", "profile",
+    "data", "download", "actors", "actor_per_client", "gpu_fraction", "in_process", "tsne", "profile", "client_timeout",
     "checkpoint_every", "resume", "out", "overwrite",
 )  # fmt: skip
 

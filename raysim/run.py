@@ -67,7 +67,8 @@ def run(config: RunConfig, reporter: Reporter) -> tuple[Path, dict]:
     with cluster.connected():
         plan = plan_for(config, *inputs[0])
         reporter.say(plan.describe())
-        return _simulate(config, inputs, out, reporter, started, Pool(plan, config.actor_per_client), plan)
+        pool = Pool(plan, config.actor_per_client, config.client_timeout)
+        return _simulate(config, inputs, out, reporter, started, pool, plan)
 
 
 def _simulate(config, inputs, out, reporter, started, runner, plan) -> tuple[Path, dict]:

@@ -29,11 +29,13 @@ class ClientReport:
     """What the driver hears of one client's pass."""
 
     client: int
-    samples: int
+    samples: int = 0
     terms: dict[str, float] = field(default_factory=dict)  # mean of each loss term over the local steps
     bytes_up: int = 0
     flops: float = 0.0  # of its work in this pass; counted for one client
     profile: tuple[str, str] | None = None  # table and Chrome trace, of the one that was profiled
+    errors: tuple[str, ...] = ()  # what its own code raised, time after time
+    skipped: bool = False  # whether it is left out of this pass for that
     has_state: bool = False  # whether its state is among those this pass returned
 
 

@@ -1,6 +1,7 @@
 """The Ray runner: starts the plan's actors, hands out work as they ask for it, and replaces those that die."""
 
 import importlib
+import time
 
 import ray
 from ray.exceptions import ObjectLostError, OwnerDiedError, RayActorError, RayError, RayTaskError
@@ -13,6 +14,8 @@ from raysim.engine.work import Answers, Pass, Queue
 from raysim.errors import PlanError
 
 PLACEMENT_SECONDS = 20
+# How long a call may take before its actor counts as hung: so many times what the slowest took, and no less than that.
+PATIENCE, LEAST_SECONDS, FIRST_SECONDS = 10.0, 60.0, 3600.0
 
 
 class _Host:
@@ -42,8 +45,12 @@ class Pool:
     before that, all its groups of the pass are run again elsewhere: client work is pure, so nothing changes.
     """
 
-    def __init__(self, plan: Plan, pinned: bool, on_event=lambda kind, **details: None):
-        self.plan, self.pinned, self.on_event = plan, pinned, on_event
+    def __init__(
+        self, plan: Plan, pinned: bool, client_timeout: float | None = None, on_event=lambda kind, **details: None
+    ):
+        self.plan, self.pinned, self.client_timeout, self.on_event = plan, pinned, client_timeout, on_event
+        self.starting: dict[int, object] = {}  # replaced actor -> its hello, until that comes
+        self.slowest: dict[str, float] = {}  # method -> most seconds a call has taken, per unit of cost
         self.placement, self.server, self.actors = None, None, []
         self.failures = 0  # actors lost so far
 
@@ -139,7 +146,7 @@ class Pool:
     def _hand_out(self, work: Pass, queue: Queue) -> dict[int, list]:
         """Empty the queue. Actor -> its finished calls (groups, first value, references to the others)."""
         idle = list(range(self.plan.actors))[::-1]
-        busy: dict = {}  # first reference -> (actor, groups, other references)
+        busy: dict = {}  # first reference -> (actor, groups, other references, when it began)
         done: dict[int, list] = {i: [] for i in idle}
         deaths: dict[int, int] = {}
         pinned = self.pinned and work.states is not None
@@ -150,11 +157,13 @@ class Pool:
                 call = self.actors[index].call.options(name=work.method, num_returns=work.returns)
                 references = call.remote(work.method, *work.arguments(groups))
                 first, *rest = references if work.returns > 1 else (references,)
-                busy[first] = (index, groups, tuple(rest))
-            (finished,), _ = ray.wait(list(busy), num_returns=1)
-            index, groups, rest = busy.pop(finished)
+                busy[first] = (index, groups, tuple(rest), time.monotonic())
+            finished = self._wait(work.method, queue, busy)
+            index, groups, rest, began = busy.pop(finished)
             try:
                 done[index].append((groups, self._get(finished), rest))
+                rate = (time.monotonic() - began) / queue.cost_of(groups)
+                self.slowest[work.method] = max(rate, self.slowest.get(work.method, 0.0))
             except RayActorError as error:
                 first = groups[0][0]
                 deaths[first] = deaths.get(first, 0) + 1
@@ -169,6 +178,41 @@ class Pool:
             if not pinned:
                 idle.append(index)
         return {index: calls for index, calls in done.items() if calls}
+
+    def _wait(self, method: str, queue: Queue, busy: dict):
+        """The next finished call. An actor that takes far too long is killed, and its call then fails as lost."""
+        while True:
+            now = time.monotonic()
+            left = {r: self._allowed(method, queue, call) - (now - call[3]) for r, call in busy.items()}
+            for reference in [r for r, seconds in left.items() if seconds <= 0]:
+                index, groups, rest, began = busy[reference]
+                clients = [k for group in groups for k in group]
+                self.on_event("actor_hung", actor=index, clients=clients, seconds=round(now - began, 1))
+                ray.kill(self.actors[index])
+                busy[reference] = (index, groups, rest, now)  # its end will be noticed soon
+                left[reference] = LEAST_SECONDS
+            started = {hello: i for i, hello in self.starting.items()}
+            found, _ = ray.wait([*busy, *started], num_returns=1, timeout=min(left.values()))
+            ready = found[0] if found else None
+            if ready in busy:
+                return ready
+            if ready in started:  # only now its work begins
+                index = started[ready]
+                del self.starting[index]
+                for reference, (i, groups, rest, _) in list(busy.items()):
+                    if i == index:
+                        busy[reference] = (i, groups, rest, time.monotonic())
+
+    def _allowed(self, method: str, queue: Queue, call: tuple) -> float:
+        """Seconds a call may take."""
+        index, groups, _, _ = call
+        if index in self.starting:
+            return FIRST_SECONDS
+        if self.client_timeout:
+            return self.client_timeout * sum(map(len, groups))
+        if method not in self.slowest:
+            return FIRST_SECONDS
+        return LEAST_SECONDS + PATIENCE * self.slowest[method] * queue.cost_of(groups)
 
     def _collect(self, done: dict[int, list], queue: Queue, answers: Answers) -> dict[int, list]:
         """Ask every actor that worked for its sums; what a dead one held goes back into the queue."""
@@ -210,6 +254,7 @@ class Pool:
         reason = str(error).strip().splitlines()[0]
         self.on_event("actor_lost", actor=index, reason=reason)
         self.actors[index] = self._start_actor(index)
+        self.starting[index] = self.actors[index].call.remote("hello")
 
 
 def _server_lost(error: RayError) -> ServerLost:

@@ -165,6 +165,15 @@ class Simulation:
             self.hear(line)
         return [report for reports in answers.first for report in reports]
 
+    def note_errors(self, report: ClientReport, line: dict) -> None:
+        """What a client's own code raised: every time in the events, the number in the round's failures."""
+        for error in report.errors:
+            self.runner.on_event("client_failed", client=report.client, round=line["round"], text=error)
+        self.runner.failures += len(report.errors)
+        if report.skipped:
+            self.runner.on_event("client_skipped", client=report.client, round=line["round"])
+            line["skipped"] = line.get("skipped", 0) + 1
+
     def note_profile(self, name: str, answers: Answers) -> None:
         """Keep the table and the trace that came with an answer, if one did."""
         for profile in (report.profile for reports in answers.first for report in reports if report.profile):
@@ -201,6 +210,7 @@ class Simulation:
         for reports, (_, states) in zip(answers.first, answers.rest, strict=True):
             line["bytes_up"] += sum(report.bytes_up for report in reports)
             for report in reports:
+                self.note_errors(report, line)
                 if report.has_state:
                     self.states[report.client] = states
                     self.changed.add(report.client)
@@ -238,7 +248,9 @@ class Simulation:
 
     def training_loss(self, reports: list[ClientReport]) -> dict:
         """The clients' mean cross-entropy and further terms, weighted by samples; summed in client order."""
-        reports = sorted(reports, key=lambda report: report.client)
+        reports = sorted((r for r in reports if not r.skipped), key=lambda report: report.client)
+        if not reports:
+            return {"train_loss": None, "terms": {}}
         samples = sum(report.samples for report in reports)
         names = sorted({name for report in reports for name in report.terms})
         means = {
@@ -249,4 +261,5 @@ class Simulation:
 
 def counted(answers: Answers) -> tuple[float, int]:
     """The GFLOPs of the client whose operations were counted, and its samples."""
-    return next((r.flops / 1e9, r.samples) for reports in answers.first for r in reports if r.flops)
+    found = ((r.flops / 1e9, r.samples) for reports in answers.first for r in reports if r.flops)
+    return next(found, (0.0, 1))  # the client may have been skipped

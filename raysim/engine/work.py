@@ -51,6 +51,9 @@ class Queue:
     def __bool__(self) -> bool:
         return bool(self.waiting)
 
+    def cost_of(self, groups: list[list[int]]) -> float:
+        return max(sum(self.cost[tuple(group)] for group in groups), 1e-9)
+
     def take(self, only_one: bool = False) -> list[list[int]]:
         """The next chunk: half an even share of what is left, so that the last chunks are small."""
         share = 0.0 if only_one else self.left / (2 * self.actors)

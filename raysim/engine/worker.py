@@ -3,13 +3,13 @@
 An ordinary class. Under Ray it is made an actor; the in-process runner calls it directly, with the same results.
 """
 
-import math
 import traceback
+from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch.nn import functional as F
 
 from raysim.engine import fused
 from raysim.engine.client import (
@@ -18,22 +18,31 @@ from raysim.engine.client import (
     begin,
     forward,
     initial_model,
-    shared_rows,
     size_in_bytes,
     to_device,
     to_host,
     train,
 )  # fmt: skip
 from raysim.engine.device import assigned_gpus, compiled, fingerprint, prepare_torch
+from raysim.engine.evaluation import Evaluation
 from raysim.engine.exact import NotSummable, encode_mean, encode_sum
 from raysim.engine.flops import FlopCounter, profiling
-from raysim.engine.messages import LOSS_BITS, Broadcast, ClientFailure, ClientReport
+from raysim.engine.messages import Broadcast, ClientFailure, ClientReport
 from raysim.engine.store import Federation, fetch
-from raysim.methods.base import Upload, overrides
-from raysim.rng import stream
+from raysim.methods.base import Part, Upload
 
 
-class Worker:
+@dataclass
+class Answer:
+    """What one client's part of a pass gives."""
+
+    report: ClientReport
+    each: dict | None  # what travels client by client
+    sums: dict[str, torch.Tensor]  # its terms of the sums, encoded
+    state: dict | None = None
+
+
+class Worker(Evaluation):
     """Trains, answers exchanges and evaluates for whichever clients and test batches it is given."""
 
     def __init__(self, federation):
@@ -67,14 +76,10 @@ class Worker:
         answers = []
         for group in groups:
             if self.stack is not None:
-                answers += self._train_together(group, states)
+                answers += self._attempt(group, lambda group=group: self._train_together(group, states))
                 continue
             for client_id in group:
-                with self._blamed_on(client_id):
-                    client = self._client(client_id, states)
-                    with self._counted(client_id) as counter, self._profiled(client_id):
-                        terms, weight, uploads = self._train_one(client)
-                    answers.append(self._trained(client, terms, weight, uploads, _flops(counter)))
+                answers += self._attempt([client_id], lambda k=client_id: [self._train_alone(k, states)])
         return _columns(answers)
 
     def reply(self, broadcast: Broadcast, groups: list[list[int]], states: dict[int, object], part_name: str):
@@ -83,13 +88,7 @@ class Worker:
         part = next(p for p in self.config.parts if p.name == part_name)
         answers = []
         for group in groups:
-            self.model.load(self.weights[0])
-            with self._blamed_on(group[0]):
-                clients = [self._client(k, states) for k in group]
-                with self._counted(group[0]) as counter, self._profiled(group[0]):
-                    replies = part.reply(clients)
-                for client, upload in zip(clients, replies, strict=True):
-                    answers.append(self._answer(client, {part.name: upload}, flops=_flops(counter) / len(group)))
+            answers += self._attempt(group, lambda group=group: self._reply_together(group, states, part))
         return _columns(answers)
 
     def collect(self) -> tuple[int, dict[str, np.ndarray]]:
@@ -97,59 +96,6 @@ class Worker:
         summed, sums = self.summed, self.sums
         self.summed, self.sums = 0, {}
         return summed, {key: to_host(total) for key, total in sums.items()}
-
-    # -- evaluation ------------------------------------------------------------------------------------------------
-
-    @torch.no_grad()
-    def evaluate(
-        self, broadcast: Broadcast, groups: list[list[int]], states: dict[int, object] | None = None
-    ) -> tuple[int, int | None]:
-        """Correct predictions and summed loss (in units of 2^-20; None if not finite) over these test batches.
-
-        With `states`, batch k is client k's and predicted by its own model.
-        """
-        self._hold(broadcast)
-        mask = None if states is None else self.model.personal_mask(self.config.parts, broadcast.t)
-        predictor = next((p for p in self.config.parts if overrides(p, "predict")), None)
-        self.model.load(self.weights[0])
-        everyone = [self._predictor(i) for i in range(len(self.weights))]
-        correct, loss = 0, 0
-        for batch in (b for group in groups for b in group):
-            if states is not None:
-                self._load(self.weights[0], mask, self._state(batch, states))
-            x, y = self._to_batch(*self.federation.test.read(batch))
-            logits = predictor.predict(everyone, x) if predictor else self.model.module(x)
-            correct += int((logits.argmax(1) == y).sum())
-            batch_loss = F.cross_entropy(logits, y, reduction="sum").item()
-            finite = loss is not None and math.isfinite(batch_loss)
-            loss = loss + round(batch_loss * 2.0**LOSS_BITS) if finite else None
-        return correct, loss
-
-    @torch.no_grad()
-    def sample_features(self, broadcast: Broadcast, groups: list[list[int]], states: dict[int, object], count: int):
-        """Kind -> features and labels: of test images by the models evaluated, of what is shared by the global one."""
-        self._hold(broadcast)
-        mask = self.model.personal_mask(self.config.parts, broadcast.t)
-        each = -(-count // sum(map(len, groups)))  # of every test batch
-        real = []
-        for item in (i for group in groups for i in group):
-            self._load(self.weights[0], mask, self._state(item, states))
-            x, y = self._to_batch(*(rows[:each] for rows in self.federation.test.read(item)))
-            real.append((self.model.module.features(x), y))
-        kinds = {"real": tuple(torch.cat(column) for column in zip(*real, strict=True))}
-        self.model.load(self.weights[0])
-        for name, table in self.shared.items():
-            rows = stream(self.config.seed, "features", broadcast.t).permutation(table.num_rows)[:count]
-            x, y = shared_rows(table, rows, self.device)
-            kinds[f"synthetic ({name})"] = self.model.module.features(x), y
-        return to_host(kinds)
-
-    def _predictor(self, index: int):
-        def predict(x: torch.Tensor) -> torch.Tensor:
-            self.model.load(self.weights[index])
-            return self.model.module(x)
-
-        return predict
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
@@ -188,6 +134,48 @@ class Worker:
         pixels = to_device(x, self.device).to(torch.float32, memory_format=torch.channels_last)
         return pixels.sub_(self.mean).div_(self.std), to_device(y, self.device)
 
+    def _attempt(self, group: list[int], work: Callable[[], list[Answer]]) -> list[Answer]:
+        """The work of clients that go together; if it raises, as --on-client-error says. Then add to the sums."""
+        policy, errors = self.config.on_client_error, []
+        while True:
+            try:
+                answers = work()
+                break
+            except ClientFailure as failure:
+                errors.append(failure.message)
+                if policy == "stop" or len(errors) > self.config.client_retries:
+                    if policy != "skip":
+                        raise
+                    answers = [Answer(ClientReport(k, skipped=True), None, {}) for k in group]
+                    break
+        if errors:  # told with the first of the group
+            answers[0].report = replace(answers[0].report, errors=(*errors, *answers[0].report.errors))
+        for answer in answers:  # now that nothing can go wrong any more
+            for key, term in answer.sums.items():
+                self.sums[key] = self.sums[key].add_(term) if key in self.sums else term
+            answer.sums = {}
+        self.summed += len(answers)
+        return answers
+
+    def _train_alone(self, client_id: int, states: dict[int, object]) -> Answer:
+        """A client's answer, trained by itself."""
+        with self._blamed_on(client_id):
+            client = self._client(client_id, states)
+            with self._counted(client_id) as counter, self._profiled(client_id):
+                terms, weight, uploads = self._train_one(client)
+            return self._trained(client, terms, weight, uploads, _flops(counter))
+
+    def _reply_together(self, group: list[int], states: dict[int, object], part: Part) -> list[Answer]:
+        """The answers of a group in a part's exchange."""
+        self.model.load(self.weights[0])
+        with self._blamed_on(*group):
+            clients = [self._client(k, states) for k in group]
+            with self._counted(group[0]) as counter, self._profiled(group[0]):
+                replies = part.reply(clients)
+            flops = _flops(counter) / len(group)
+            pairs = zip(clients, replies, strict=True)
+            return [self._answer(client, {part.name: upload}, flops=flops) for client, upload in pairs]
+
     def _train_one(self, client: Client) -> tuple[dict[str, float], float, dict[str, Upload]]:
         """Loss terms, aggregation weight and uploads; the model holds the trained weights."""
         self._load(client.global_weights, self.model.personal_mask(self.config.parts, client.t), client.state)
@@ -209,12 +197,18 @@ class Worker:
             trained = fused.train(self.stack, clients, starts)
         rows = sum(len(batch) for client in clients for batch in client.batches()) if counter else 0
         for client, weights, terms in trained:
-            with self._blamed_on(client.id), self._counted(client.id) as own:
-                self.model.load(weights)
-                weight, uploads = self._end(client)
-                # Of the group's operations, its share by samples.
-                flops = _flops(counter) * sum(map(len, client.batches())) / rows + own.total if own else 0.0
-                answers.append(self._trained(client, terms, weight, uploads, flops))
+            try:
+                with self._blamed_on(client.id), self._counted(client.id) as own:
+                    self.model.load(weights)
+                    weight, uploads = self._end(client)
+                    # Of the group's operations, its share by samples.
+                    flops = _flops(counter) * sum(map(len, client.batches())) / rows + own.total if own else 0.0
+                    answers.append(self._trained(client, terms, weight, uploads, flops))
+            except ClientFailure as failure:
+                if self.config.on_client_error != "skip":
+                    raise
+                # The others' work stands: what is wrong with this one is its own.
+                answers.append(Answer(ClientReport(client.id, errors=(failure.message,), skipped=True), None, {}))
         return answers
 
     def _end(self, client: Client) -> tuple[float, dict[str, Upload]]:
@@ -233,28 +227,26 @@ class Worker:
         return weight, uploads
 
     def _trained(self, client: Client, terms: dict, weight: float, uploads: dict[str, Upload], flops: float):
-        """Add the model, and answer."""
+        """The answer of a client whose trained weights the model holds."""
         share = weight / self.broadcast.total_weight
-        self._add(f"model/{self.broadcast.route.get(client.id, 0)}", encode_mean(self.model.weights, share))
-        return self._answer(client, uploads, terms, self.model.weights.nbytes, flops)
+        model = {f"model/{self.broadcast.route.get(client.id, 0)}": encode_mean(self.model.weights, share)}
+        return self._answer(client, uploads, model, terms, self.model.weights.nbytes, flops)
 
-    def _answer(self, client: Client, uploads: dict[str, Upload], terms: dict | None = None, sent: int = 0, flops=0.0):
-        """Add what is summed; give (report, what travels client by client, state)."""
-        each = {}
+    def _answer(
+        self, client: Client, uploads: dict[str, Upload], sums: dict[str, torch.Tensor] | None = None,
+        terms: dict[str, float] | None = None, sent: int = 0, flops: float = 0.0,
+    ) -> Answer:  # fmt: skip
+        """What the client gives; `sums` has its further terms of the sums."""
+        each, sums = {}, sums or {}
         for name, upload in uploads.items():
-            for key, value in upload.sum.items():
-                self._add(f"{name}/{key}", encode_sum(value, self.broadcast.cohort))
+            sums |= {f"{name}/{key}": encode_sum(value, self.broadcast.cohort) for key, value in upload.sum.items()}
             if upload.each:
                 each[name] = to_host(upload.each | upload.told)
             sent += size_in_bytes(upload.sum) + size_in_bytes(upload.each)
-        self.summed += 1
         has_state = client.had_state or any(client.state.values())
         profile, self.profile = self.profile, None
-        report = ClientReport(client.id, client.samples, terms or {}, sent, flops, profile, has_state)
-        return report, (client.id, each) if each else None, (client.id, to_host(client.state)) if has_state else None
-
-    def _add(self, key: str, term: torch.Tensor) -> None:
-        self.sums[key] = self.sums[key].add_(term) if key in self.sums else term
+        report = ClientReport(client.id, client.samples, terms or {}, sent, flops, profile, has_state=has_state)
+        return Answer(report, each or None, sums, to_host(client.state) if has_state else None)
 
     def _counted(self, *clients: int):
         """Counts operations if one of these clients (or the group it leads) is to be counted: that slows it down."""
@@ -283,11 +275,12 @@ class Worker:
             raise ClientFailure(f"{where}: {type(error).__name__}: {error}", traceback.format_exc()) from error
 
 
+def _columns(answers: list[Answer]) -> tuple[list, list | None, list | None]:
+    """Answers as (reports, uploads, states); None where nobody has any, so that nothing is stored."""
+    uploads = [(a.report.client, a.each) for a in answers if a.each]
+    states = [(a.report.client, a.state) for a in answers if a.state is not None]
+    return [a.report for a in answers], uploads or None, states or None
+
+
 def _flops(counter: FlopCounter | None) -> float:
     return float(counter.total) if counter else 0.0
-
-
-def _columns(answers: list[tuple]) -> tuple[list, list | None, list | None]:
-    """Answers client by client as (reports, uploads, states); None where nobody has any, so nothing is stored."""
-    reports, uploads, states = ([cell for cell in column if cell] for column in zip(*answers, strict=True))
-    return reports, uploads or None, states or None

@@ -88,6 +88,8 @@ class HFMDS(Part):
         return torch.where(held["known"][:, None], held["prototypes"], fresh) if held else fresh
 
     def receive(self, server, replies):
+        if not replies.each:
+            return  # every client was skipped
         before = server.shared.get(self.name) if self.accumulate else None
         images, labels = ([each[name] for _, each in replies.each] for name in ("images", "labels"))
         clients = [np.full(len(y), client) for (client, _), y in zip(replies.each, labels, strict=True)]

@@ -22,9 +22,12 @@ def round_line(line: dict, rounds: int, seconds_left: float) -> str:
     if line["accuracy"] is not None:
         loss = "not finite" if line["loss"] is None else f"{line['loss']:.4f}"
         words += [f"accuracy {100 * line['accuracy']:6.2f} %", f"loss {loss}"]
-    words += [f"train loss {line['train_loss']:.4f}"]
+    if line["train_loss"] is not None:
+        words += [f"train loss {line['train_loss']:.4f}"]
     words += [f"{name} {value:.4g}" for name, value in line["terms"].items()]
     words += [f"clients {line['clients']}", f"{line['seconds']:.2f} s", f"{duration(seconds_left)} left"]
+    if line.get("skipped"):
+        words.append(f"{line['skipped']} clients skipped")
     if line["failures"]:
         words.append(f"{line['failures']} failures")
     return "  ".join(words)

@@ -76,6 +76,10 @@ def _table(values: dict) -> str:
     return f"<table>{''.join(rows)}</table>"
 
 
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
 def _curves(history: list[dict]) -> str:
     """Accuracy and losses over rounds as inline SVG."""
     from matplotlib.figure import Figure
@@ -86,8 +90,8 @@ def _curves(history: list[dict]) -> str:
     rounds = [line["round"] for line in evaluated]
     left.plot(rounds, [100 * line["accuracy"] for line in evaluated])
     left.set(xlabel="round", ylabel="test accuracy (%)")
-    right.plot(rounds, [float("nan") if line["loss"] is None else line["loss"] for line in evaluated], label="test")
-    right.plot([line["round"] for line in history], [line["train_loss"] for line in history], label="train")
+    right.plot(rounds, [_number(line["loss"]) for line in evaluated], label="test")
+    right.plot([line["round"] for line in history], [_number(line["train_loss"]) for line in history], label="train")
     right.set(xlabel="round", ylabel="cross-entropy")
     right.legend(frameon=False)
     for axes in (left, right):

@@ -68,7 +68,7 @@ class TestOnOneNode:
 
     def test_a_client_that_raises_ends_the_run_with_its_own_traceback(self):
         with pytest.raises(ClientFailure, match=r"client 3 failed in round 2 .*this client is doomed") as caught:
-            simulate_on_ray(method="tests.parts.doomed", actors=2, active=10, **{"doomed.raises": True})
+            simulate_on_ray(method="tests.parts.doomed", actors=2, active=10, **{"doomed.how": "raises"})
         assert "doomed.py" in caught.value.traceback
 
     def test_nothing_stays_reserved(self):
@@ -84,4 +84,4 @@ class TestOnOneNode:
 
 def test_an_update_that_is_not_finite_names_client_and_round():
     with pytest.raises(ClientFailure, match=r"client 3 failed in round 2 .*holds nan.*--lr"):
-        simulate(method="tests.parts.doomed", active=10, **{"doomed.nan": True})
+        simulate(method="tests.parts.doomed", active=10, **{"doomed.how": "nan"})

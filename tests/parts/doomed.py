@@ -1,9 +1,10 @@
-"""Kills its own actor, or raises, for one client in one round."""
+"""Goes wrong on purpose, for one client in one round: dies, raises, hangs, or gives back nonsense."""
 
 import os
 import signal
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from raysim.methods.base import Part, Upload
 from raysim.settings import setting
@@ -11,35 +12,43 @@ from raysim.settings import setting
 
 @dataclass(frozen=True)
 class Doomed(Part):
-    """Dies once per file in `fuses` (it removes one before), raises ValueError without any."""
+    """Goes wrong once per file in `fuses`, of which it removes one each time; without a folder, always."""
 
+    how: Literal["dies", "raises", "hangs", "stops", "nan", "weightless"] = setting("dies", "what happens")
     fuses: str = setting("", "folder of fuses")
-    client: int = setting(3, "the one that dies")
-    round: int = setting(2, "when it dies")
-    raises: bool = setting(False, "raise instead")
-    server: bool = setting(False, "kill the server instead")
-    nan: bool = setting(False, "give back a model that is not finite")
+    client: int = setting(3, "the one it happens to")
+    round: int = setting(2, "when")
+    server: bool = setting(False, "the server dies instead")
 
     def begin(self, client):
-        if (client.id, client.t) != (self.client, self.round):
+        if self.server or self.how in ("nan", "weightless") or not self._now(client):
             return
-        if self.raises:
+        if self.how == "raises":
             raise ValueError("this client is doomed")
-        if self.fuses and not self.server and self._burn():
+        while self.how == "hangs":
+            pass
+        os.kill(os.getpid(), signal.SIGSTOP if self.how == "stops" else signal.SIGKILL)
+
+    def weight(self, client):
+        return 0.0 if self.how == "weightless" and self._now(client) else None
+
+    def update(self, server, uploads):
+        if self.server and server.t == self.round and self._burn():
             os.kill(os.getpid(), signal.SIGKILL)
 
+    def end(self, client):
+        if self.how == "nan" and self._now(client):
+            client.model.weights[5] = float("nan")
+        return Upload()
+
+    def _now(self, client) -> bool:
+        return (client.id, client.t) == (self.client, self.round) and self._burn()
+
     def _burn(self) -> bool:
-        """Whether there was a fuse left."""
+        """Whether there is a fuse left; it is gone then."""
+        if not self.fuses:
+            return True
         left = sorted(Path(self.fuses).iterdir())
         if left:
             left[0].unlink()
         return bool(left)
-
-    def update(self, server, uploads):
-        if self.server and server.t == self.round and (not self.fuses or self._burn()):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def end(self, client):
-        if self.nan and (client.id, client.t) == (self.client, self.round):
-            client.model.weights[5] = float("nan")
-        return Upload()

@@ -1,0 +1,82 @@
+"""Clients that raise, hang or give back nonsense: retried, replaced or left out, as declared, and recorded by name."""
+
+import pytest
+
+from raysim.engine.in_process import InProcess
+from raysim.engine.messages import ClientFailure
+from tests.simulate import comparable, simulate, simulate_on_ray
+
+DOOMED = {"method": "tests.parts.doomed", "active": 10}
+ALL = {"active": 10}
+
+
+def fuses(folder, count: int) -> dict[str, str]:
+    for i in range(count):
+        (folder / str(i)).touch()
+    return {"doomed.fuses": str(folder)}
+
+
+def watched(runner=None):
+    """A runner and the events it tells."""
+    events = []
+    runner = runner or InProcess()
+    runner.on_event = lambda kind, **details: events.append((kind, details))
+    return runner, events
+
+
+@pytest.mark.parametrize("fuse", [1, 4])
+def test_a_client_that_raises_is_tried_again_and_every_time_recorded(tmp_path, fuse):
+    runner, events = watched()
+    result = simulate(runner=runner, **DOOMED, **{"doomed.how": "raises"}, **fuses(tmp_path, 2), fuse=fuse)
+    assert comparable(result) == comparable(simulate(**ALL, fuse=fuse))
+    assert [line["failures"] for line in result.history] == [0, 2, 0]
+    assert [kind for kind, _ in events] == ["client_failed"] * 2
+    assert all("this client is doomed" in details["text"] for _, details in events)
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_stops_the_run_after_its_retries_or_at_once(tmp_path):
+    for settings, tries in (({}, 3), ({"client_retries": 0}, 1), ({"on_client_error": "stop"}, 1)):
+        burning = fuses(tmp_path, 9)
+        with pytest.raises(ClientFailure, match=r"client 3 failed in round 2 .*this client is doomed") as caught:
+            simulate(**DOOMED, **{"doomed.how": "raises"}, **burning, **settings)
+        assert "doomed.py" in caught.value.traceback
+        assert 9 - len(list(tmp_path.iterdir())) == tries
+
+
+@pytest.mark.parametrize("how", ["raises", "nan"])
+@pytest.mark.parametrize("fuse", [1, 4])
+def test_a_client_left_out_counts_nothing_and_is_named(how, fuse):
+    """As if its weight were 0. Where clients are fused and the joint step raises, its group is left out."""
+    runner, events = watched()
+    settings = {"on_client_error": "skip", "client_retries": 1, "fuse": fuse}
+    result = simulate(runner=runner, **DOOMED, **settings, **{"doomed.how": how})
+    skipped = [details["client"] for kind, details in events if kind == "client_skipped"]
+    together = [0, 1, 2, 3] if (how, fuse) == ("raises", 4) else [3]
+    assert skipped == together
+    assert [line.get("skipped", 0) for line in result.history] == [0, len(together), 0]
+    if together == [3]:
+        weightless = simulate(**DOOMED, **{"doomed.how": "weightless"}, fuse=fuse)
+        assert result.model_sha256 == weightless.model_sha256
+
+
+def test_nobody_left_keeps_the_model():
+    result = simulate(
+        **DOOMED | {"clients": 4, "active": 1, "rounds": 8}, on_client_error="skip", **{"doomed.how": "raises"}
+    )
+    assert all(line["train_loss"] is not None or line["skipped"] == 1 for line in result.history)
+
+
+@pytest.mark.usefixtures("local_ray")
+class TestOnRay:
+    @pytest.mark.parametrize("how", ["hangs", "stops"])
+    def test_an_actor_that_hangs_is_replaced_and_nothing_changes(self, tmp_path, how):
+        """An endless loop, and a stopped process."""
+        settings = {"doomed.how": how, "client_timeout": 4} | fuses(tmp_path, 1)
+        result = simulate_on_ray(**DOOMED, **settings, actors=2)
+        assert comparable(result) == comparable(simulate(**ALL))
+        assert [line["failures"] for line in result.history] == [0, 1, 0]
+
+    def test_left_out_on_actors_too(self):
+        settings = DOOMED | {"on_client_error": "skip", "doomed.how": "raises"}
+        assert comparable(simulate_on_ray(**settings, actors=3)) == comparable(simulate(**settings))
