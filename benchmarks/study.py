@@ -64,6 +64,8 @@ STUDIES = {
         "λ_ge 2": MAIN | {"fedpa.lambda-ge": 2},
         "λ_po 0": MAIN | {"fedpa.lambda-po": 0},
         "λ_po 0.1": MAIN | {"fedpa.lambda-po": 0.1},
+        "λ_ge 5": MAIN | {"fedpa.lambda-ge": 5},
+        "α 0.3, λ_ge 2": MAIN | {"hfmds.alpha": 0.3, "fedpa.lambda-ge": 2},
     },
     "fedpa-mnist": {
         f"{name}, seed {seed}": {"preset": f"{preset}-mnist-reference", "seed": seed}

@@ -160,6 +160,8 @@ def test_learning_rate_decay():
 
 def test_cohorts_are_seeded_distinct_and_change_with_the_round():
     class Nobody:
+        failures = 0
+
         def call_server(self, *arguments):
             return None
 

@@ -12,7 +12,7 @@ from raysim.settings import setting
 
 @dataclass(frozen=True)
 class Doomed(Part):
-    """Goes wrong once per file in `fuses`, of which it removes one each time; without a folder, always."""
+    """Goes wrong once per file in `fuses`, removing one each time; without a folder always, but then it never dies."""
 
     how: Literal["dies", "raises", "hangs", "stops", "nan", "weightless"] = setting("dies", "what happens")
     fuses: str = setting("", "folder of fuses")
@@ -27,7 +27,8 @@ class Doomed(Part):
             raise ValueError("this client is doomed")
         while self.how == "hangs":
             pass
-        os.kill(os.getpid(), signal.SIGSTOP if self.how == "stops" else signal.SIGKILL)
+        if self.fuses:
+            os.kill(os.getpid(), signal.SIGSTOP if self.how == "stops" else signal.SIGKILL)
 
     def weight(self, client):
         return 0.0 if self.how == "weightless" and self._now(client) else None
