@@ -14,6 +14,7 @@ from benchmarks.workloads import WORKLOADS, client_batch, pixels, plain_model, s
 TINY = WORKLOADS["w3"].resized(clients=6, active=4)
 
 
+@pytest.mark.slow  # starts every side
 def test_all_sides_stand_in_the_table_with_their_ratio(tmp_path, capsys):
     out = tmp_path / "docs" / "benchmarks.md"
     compare.main(["--workload", "w3", "--clients", "6", "--active", "4", "--rounds", "2", "--out", str(out)])
@@ -22,6 +23,7 @@ def test_all_sides_stand_in_the_table_with_their_ratio(tmp_path, capsys):
     assert all(row.count("|") == len(compare.HEAD) + 1 for row in rows)
 
 
+@pytest.mark.slow
 def test_a_round_of_the_plain_loop_is_the_mean_of_clients_that_all_started_from_the_global_model():
     cohort = np.random.default_rng(1).choice(TINY.clients, TINY.active, replace=False).tolist()
     images, expected = pixels(TINY), 0

@@ -1,10 +1,13 @@
 """The other benchmarks run and print their tables."""
 
+import pytest
+
 from benchmarks import cluster_model, scaling, synthesis
 
 IN_PROCESS = ["--set", "in_process=true"]  # Ray is in test_compare.py
 
 
+@pytest.mark.slow
 def test_synthesis_makes_the_same_images_as_the_script(capsys):
     sizes = ["--clients", "4", "--samples", "40", "--active", "2", "--steps", "3", "--per-client", "10"]
     synthesis.main([*sizes, "--syntheses", "1", "--repeats", "1", "--groups", "1", *IN_PROCESS])
@@ -20,6 +23,7 @@ def test_synthesis_makes_the_same_images_as_the_script(capsys):
         assert abs(ours[name] - value) < 0.3 * value, name
 
 
+@pytest.mark.slow
 def test_scaling_by_model_phases_and_sums(capsys):
     sizes = ["--rounds", "2", "--models", "mlp", "--samples", "10", "--steps", "2", "--vectors", "1000"]
     scaling.main(["--only", "models", "phases", "sums", *sizes, "--repeats", "2", *IN_PROCESS])
@@ -29,6 +33,7 @@ def test_scaling_by_model_phases_and_sums(capsys):
     assert "| 1,000 |" in printed
 
 
+@pytest.mark.slow
 def test_scaling_by_clients(capsys):
     scaling.main(["--only", "clients", "--rounds", "1", "--clients", "5", "--samples", "10", *IN_PROCESS])
     assert "| 5 |" in capsys.readouterr().out
