@@ -25,7 +25,10 @@ SHORT = CIFAR10 | {"test-size": 2_000, "rounds": 23, "hfmds.every": 8, "hfmds.st
 FEDAVG, FMDS = {"method": "fedavg"}, {"method": "fmds"}
 BOTH = {"method": "hfmds+fedpa", "fedpa.lambda-ge": 0.5, "fedpa.lambda-po": 0.01, "fedpa.lambda-po-floor": 0}
 # A sweep around the main job's weights, one at a time.
-MAIN = {"preset": "hfmds-100clients", "rounds": 19, "tsne": 0, "test-size": 2_000}
+MAIN = {
+    "preset": "hfmds-100clients", "rounds": 19, "tsne": 0, "test-size": 2_000,
+    "hfmds.alpha": 0.5, "fedpa.lambda-ge": 0.5, "fedpa.lambda-po": 0.01,
+}  # fmt: skip
 
 STUDIES = {
     "cifar10": {
