@@ -19,7 +19,7 @@ from raysim.settings import setting
 class HFMDS(Part):
     """HFMDS-FL: training on shared synthetic images, made by hard feature matching."""
 
-    alpha: float = setting(0.5, "weight of the real data, not the synthetic (α, eq. 6; paper 0.1)", minimum=0, maximum=1)
+    alpha: float = setting(0.5, "weight of the real data, not the synthetic (α, eq. 6; paper .1)", minimum=0, maximum=1)
     mu: float = setting(0.5, "how far features go beyond their prototype; 0 is FMDS, below 0 easy (μ, eq. 10)")
     momentum: float = setting(0.5, "of the local prototypes (λ)", minimum=0, maximum=1)
     every: int = setting(20, "rounds between syntheses (T_d)", minimum=1)
