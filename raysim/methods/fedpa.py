@@ -43,9 +43,6 @@ class FedPA(Part):
     def aligns(self) -> bool:
         return bool(self.lambda_po or (self.lambda_ge and self.gamma_ad))
 
-    def generator(self, classifier, weights=None, seed=0):
-        return gen.for_classifier(classifier, self.noise, weights, seed)
-
     # What the authors' published code does in another way: fedpa_reference.py.
     distance = staticmethod(gen.prototype_distance)
     fidelity = staticmethod(gen.fidelity)
@@ -61,9 +58,8 @@ class FedPA(Part):
 
     def generated(self, client):
         """Batch after batch of (features, labels) from the generator as it was sent, in evaluation mode."""
-        sent, size = client.broadcast[self.name], client.config.batch_size
-        model = self.generator(client.model, sent["generator"])
-        stream = client.stream(f"{self.name}/noise")
+        sent, size, stream = client.broadcast[self.name], client.config.batch_size, client.stream(f"{self.name}/noise")
+        model = gen.for_classifier(client.model, self.noise, sent["generator"])
         while True:
             made, labels = gen.make(model, *self.draw(stream, sent["counts"], gen.BLOCK * size))
             yield from zip(made.split(size), labels.split(size), strict=True)
@@ -110,7 +106,7 @@ class FedPA(Part):
     def setup(self, server):
         if self.lambda_ge:
             seed = int(server.stream(f"{self.name}/init").integers(2**63))
-            model = self.generator(server.model, seed=seed)
+            model = gen.for_classifier(server.model, self.noise, seed=seed)
             server.state[self.name] = {"generator": model.weights, "adam": gen.fresh_moments(model)}
 
     def broadcast(self, server):
@@ -138,18 +134,17 @@ class FedPA(Part):
         if self.gamma_div:
             losses["div"] = self.gamma_div, lambda made, y, z: gen.diversity(made, y, z, self.pairs)
         if self.gamma_ad and "prototypes" in state:
-            fixed = state["prototypes"], state["known"]
-            losses["ad"] = -self.gamma_ad, lambda made, y, z: self.distance(made, y, *fixed).mean()
+            losses["ad"] = -self.gamma_ad, lambda h, y, z: self.distance(h, y, state["prototypes"], state["known"])
         untrained = gen.measure(*self.sample_features(server), "generator.untrained_") if server.t == 1 else {}
-        model = self.generator(server.model, state["generator"])
+        model = gen.for_classifier(server.model, self.noise, state["generator"])
         inputs = self.draw(server.stream(f"{self.name}/noise"), state["counts"], self.gen_steps * self.gen_batch)
         adam = {"lr": self.gen_lr * self.gen_lr_decay ** (server.t - 1), "weight_decay": self.gen_weight_decay}
-        server.metrics |= untrained | gen.train_generator(model, state["adam"], adam, inputs, self.gen_batch, losses)
+        trained = gen.train_generator(model, state["adam"], adam, inputs, self.gen_batch, losses)
         state["generator"] = model.weights
-        server.metrics |= gen.measure(*self.sample_features(server), "generator.")
+        server.metrics |= untrained | trained | gen.measure(*self.sample_features(server), "generator.")
 
     def sample_features(self, server, count=gen.MEASURED):
         if not self.lambda_ge:
             return None
         inputs = self.draw(server.stream(f"{self.name}/sample"), server.state[self.name]["counts"] > 0, count)
-        return gen.make(self.generator(server.model, server.state[self.name]["generator"]), *inputs)
+        return gen.make(gen.for_classifier(server.model, self.noise, server.state[self.name]["generator"]), *inputs)

@@ -14,7 +14,7 @@ from raysim.engine.flat import FlatModel
 HIDDEN = 256
 BLOCK = 16  # local steps for which a client generates features at once: fewer, larger operations
 MEASURED = 500  # features whose distances are reported, of all classes the clients had
-Loss = Callable[[Tensor, Tensor, Tensor], Tensor]  # of features, labels, noise
+Loss = Callable[[Tensor, Tensor, Tensor], Tensor]  # of features, labels, noise: a value, or one per feature to average
 
 
 class Generator(nn.Module):
@@ -41,7 +41,7 @@ def build_generator(noise_size: int, classes: int, feature_size: int, seed: int)
         return Generator(noise_size, classes, feature_size)
 
 
-def for_classifier(classifier: FlatModel, noise_size: int, weights: Tensor | None, seed: int) -> FlatModel:
+def for_classifier(classifier: FlatModel, noise_size: int, weights: Tensor | None = None, seed: int = 0) -> FlatModel:
     """A generator of this classifier's features, on its device; with these weights, or new."""
     size = classifier.module.head.out_features, classifier.module.feature_size
     model = FlatModel(build_generator(noise_size, *size, seed).eval(), classifier.device)
@@ -124,7 +124,7 @@ def train_generator(
     model.module.train()
     for noise, labels in batches if losses else ():
         made = model.module(noise, labels)
-        values = torch.stack([loss(made, labels, noise) for _, loss in losses.values()])
+        values = torch.stack([loss(made, labels, noise).mean() for _, loss in losses.values()])
         model.gradients.zero_()
         (values * factors).sum().backward()
         optimizer.step()
