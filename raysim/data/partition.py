@@ -64,11 +64,10 @@ def deal_test(labels: np.ndarray, held: np.ndarray) -> tuple[np.ndarray, np.ndar
 
     `held` is boolean [clients, classes]. Shares of a class do not overlap, unless it has fewer images than clients.
     """
-    clients, classes = held.shape
-    taken: list[list[np.ndarray]] = [[] for _ in range(clients)]
-    for label in range(classes):
+    taken: list[list[np.ndarray]] = [[] for _ in held]
+    for label in range(held.shape[1]):
         rows = np.flatnonzero(labels == label)
-        share = max(1, len(rows) // clients)
+        share = max(1, len(rows) // len(held))
         for i, client in enumerate(np.flatnonzero(held[:, label]) if len(rows) else ()):
             taken[client].append(rows[np.arange(i * share, (i + 1) * share) % len(rows)])
     parts = [np.sort(np.concatenate([*t, np.empty(0, np.int64)])) for t in taken]
