@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional as F
 
+from raysim.optimizers import Adam
+
 
 def class_sums(
     features: torch.Tensor, labels: torch.Tensor, classes: int, counted: torch.Tensor | None = None
@@ -59,7 +61,7 @@ def optimise_images(
     The objective is a sum over the images, and Adam is element-wise: each image evolves by itself.
     """
     made = start.clone(memory_format=torch.channels_last).requires_grad_()
-    optimizer = torch.optim.Adam([made], lr=lr, fused=True)
+    optimizer = Adam([made], lr=lr)
     before = float("inf")
     for step in range(steps):
         loss = objective(made)

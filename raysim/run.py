@@ -73,6 +73,7 @@ def run(config: RunConfig, reporter: Reporter) -> tuple[Path, dict]:
 
 def _simulate(config, inputs, out, reporter, started, runner, plan) -> tuple[Path, dict]:
     dataset, dealt = inputs.pop()
+    saver = None
     try:
         runner.reserve()  # before anything is written: it may be refused
         record = Record(out, config.resume)
@@ -107,7 +108,7 @@ def _simulate(config, inputs, out, reporter, started, runner, plan) -> tuple[Pat
             record.metrics(line)
             reporter.round(line)
 
-        saver, checkpoint = None, None
+        checkpoint = None
         if config.checkpoint_every:
             identity = {"settings": config.identity(), "data": data.digest(), "device": distinct[0]}
             saver = Saver(Checkpoints(out / "checkpoints", identity), runner, record.event)
@@ -132,6 +133,8 @@ def _simulate(config, inputs, out, reporter, started, runner, plan) -> tuple[Pat
     finally:
         reporter.stop()
         runner.stop()
+        if saver:
+            saver.finish()  # it must not ask Ray for anything while that goes
     times = {"setup_seconds": round(setup, 3), "seconds": round(time.perf_counter() - started, 3)}
     summary |= times
     record.finish(result.models, summary)

@@ -5,63 +5,32 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 import torch
 from torch.nn import functional as F
 
 from raysim import models
 from raysim.config import RunConfig
 from raysim.engine.device import autocast
+from raysim.engine.federation import Federation
 from raysim.engine.flat import FlatModel
 from raysim.engine.shared import column, images_of
-from raysim.engine.store import Federation
+from raysim.engine.tensors import to_device
+from raysim.optimizers import Adam, Optimizer, Sgd
 from raysim.rng import stream
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 PERSONAL = "personal"  # key of a client's own parameters in its state, beside the parts' names
-
-
-def to_device(value, device: torch.device):
-    """Arrays (nested in dicts and lists) as tensors with memory of their own; the rest as it is.
-
-    The copy matters: what comes out of the object store is shared by all processes of the node.
-    """
-    if isinstance(value, np.ndarray):
-        return torch.tensor(value, device=device)
-    if isinstance(value, dict):
-        return {k: to_device(v, device) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(to_device(v, device) for v in value)
-    return value
-
-
-def to_host(value):
-    """The way back: tensors as arrays."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().cpu().numpy()
-    if isinstance(value, dict):
-        return {k: to_host(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(to_host(v) for v in value)
-    return value
 
 
 def shared_rows(table: pa.Table, rows: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Images of a shared dataset with their labels, as tensors of their own."""
     x = to_device(images_of(table)[rows], device)
     return x.contiguous(memory_format=torch.channels_last), to_device(column(table, "label")[rows], device)
-
-
-def size_in_bytes(value) -> int:
-    """What sending it would cost: arrays by their bytes, numbers as 8."""
-    if isinstance(value, np.ndarray | torch.Tensor):
-        return value.nbytes
-    if isinstance(value, dict):
-        return sum(size_in_bytes(v) for v in value.values())
-    if isinstance(value, list | tuple):
-        return sum(size_in_bytes(v) for v in value)
-    return 8
 
 
 @dataclass
@@ -145,12 +114,12 @@ def initial_model(federation: Federation, device: torch.device) -> FlatModel:
     return FlatModel(module.eval(), device)
 
 
-def make_optimizer(parameters: list[torch.nn.Parameter], config: RunConfig, t: int) -> torch.optim.Optimizer:
+def make_optimizer(parameters: list[torch.nn.Parameter], config: RunConfig, t: int) -> Optimizer:
     """Fresh for every client and round."""
-    lr = config.learning_rate(t)
+    settings = {"lr": config.learning_rate(t), "weight_decay": config.weight_decay}
     if config.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=lr, weight_decay=config.weight_decay, fused=True)
-    return torch.optim.SGD(parameters, lr=lr, momentum=config.momentum, weight_decay=config.weight_decay, fused=True)
+        return Adam(parameters, **settings)
+    return Sgd(parameters, momentum=config.momentum, **settings)
 
 
 def forward(module: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:

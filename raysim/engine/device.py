@@ -52,11 +52,6 @@ def fingerprint(device: torch.device) -> dict[str, object]:
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "machine": platform.machine(),
         "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),  # a plain string: unpickling its own class would import torch in the driver
         "cuda": torch.version.cuda if gpu else None,
     }
-
-
-def assigned_gpus() -> list[int]:
-    """The GPUs Ray gave this actor."""
-    return [int(i) for i in ray.get_gpu_ids()] if ray.is_initialized() else []

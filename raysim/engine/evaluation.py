@@ -2,17 +2,29 @@
 
 import math
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 
-from raysim.engine.client import shared_rows, to_host
+from raysim.engine.client import initial_model, shared_rows
 from raysim.engine.messages import LOSS_BITS, Broadcast
+from raysim.engine.tensors import to_host
 from raysim.methods.base import overrides
 from raysim.rng import stream
 
 
 class Evaluation:
     """The half of engine/worker.py's Worker that only reads."""
+
+    def initial(self, *_) -> np.ndarray:
+        """The weights the run starts from. The server has no model of its own unless a part needs one there."""
+        return to_host(initial_model(self.federation, self.device).weights)
+
+    def export(self, broadcast: Broadcast, _) -> list[dict[str, np.ndarray]]:
+        """The global models by parameter name."""
+        self._hold(broadcast)
+        model = initial_model(self.federation, self.device)  # integer buffers have moved in the one that trains
+        return [model.export(weights) for weights in self.weights]
 
     @torch.no_grad()
     def evaluate(

@@ -3,8 +3,14 @@
 The mean of the clients' weights is Σ rint(p·w·2^40) / Σ rint(p·2^40), in int64 (DESIGN, rule 2).
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
-import torch
+
+if TYPE_CHECKING:  # the server, which decodes, does without
+    import torch
 
 MEAN_BITS = 40
 MEAN_LIMIT = 2.0**21  # of |w|: the shares p add up to about one, so the sum stays below 2^62
@@ -20,22 +26,23 @@ def _encode(values: torch.Tensor, scale: float, bits: int, limit: float) -> torc
     largest = values.abs().max().item() if values.numel() else 0.0
     if not largest < limit:  # also when it is not a number
         raise NotSummable(f"holds {largest:.3g}; the exact sum takes finite values below {limit:.3g}")
-    return values.to(torch.float64).mul_(scale * 2.0**bits).round_().to(torch.int64)
+    return values.double().mul_(scale * 2.0**bits).round_().long()
 
 
 def encode_mean(vector: torch.Tensor, share: float) -> torch.Tensor:
     """A client's term of the mean; the extra last element sums the shares (its weight ÷ the cohort's total)."""
-    total = torch.empty(vector.numel() + 1, dtype=torch.int64, device=vector.device)
-    total[:-1] = _encode(vector, share, MEAN_BITS, MEAN_LIMIT)
+    encoded = _encode(vector, share, MEAN_BITS, MEAN_LIMIT)
+    total = encoded.new_empty(len(encoded) + 1)
+    total[:-1] = encoded
     total[-1] = int(np.rint(share * 2.0**MEAN_BITS))
     return total
 
 
-def decode_mean(total: torch.Tensor) -> torch.Tensor:
+def decode_mean(total: np.ndarray) -> np.ndarray:
     """The mean, as float32, from the added terms."""
-    if total[-1].item() <= 0:
+    if total[-1] <= 0:
         raise NotSummable("has no weight at all")
-    return (total[:-1].to(torch.float64) / total[-1].to(torch.float64)).to(torch.float32)
+    return (total[:-1] / total[-1]).astype(np.float32)
 
 
 def encode_sum(values: torch.Tensor, clients: int) -> torch.Tensor:
@@ -43,6 +50,6 @@ def encode_sum(values: torch.Tensor, clients: int) -> torch.Tensor:
     return _encode(values, 1.0, SUM_BITS, SUM_LIMIT / clients)
 
 
-def decode_sum(total: torch.Tensor) -> torch.Tensor:
+def decode_sum(total: np.ndarray) -> np.ndarray:
     """The sum, as float32, from the added terms."""
-    return (total.to(torch.float64) / 2.0**SUM_BITS).to(torch.float32)
+    return np.asarray(total / 2.0**SUM_BITS, dtype=np.float32)

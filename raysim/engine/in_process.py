@@ -2,8 +2,8 @@
 
 import torch
 
+from raysim.engine.federation import fetch
 from raysim.engine.server import Server
-from raysim.engine.store import fetch
 from raysim.engine.work import Answers, Pass, Queue
 from raysim.engine.worker import Worker
 
@@ -25,7 +25,8 @@ class InProcess:
     def start(self, federation) -> tuple[list[dict], int]:
         self.server = Server(federation)
         self.workers = [Worker(federation) for _ in range(self.workers_wanted)]
-        return [worker.hello()[0] for worker in self.workers], self.server.hello()[2]
+        hellos = [worker.hello() for worker in self.workers]
+        return [fingerprint for fingerprint, _, _ in hellos], hellos[0][2]
 
     def call_server(self, method: str, *arguments, returns: int = 1):
         return getattr(self.server, method)(*arguments)

@@ -102,8 +102,8 @@ class Pool:
             server, *clients = self._get(hellos)
         except RayActorError as error:
             raise RunFailure("an actor could not start", str(error)) from None
-        self.server_gpus, self.gpus = server[1], [answer[1] for answer in clients]
-        return [answer[0] for answer in clients], server[2]
+        self.server_gpus, self.gpus = server, [gpus for _, gpus, _ in clients]
+        return [fingerprint for fingerprint, _, _ in clients], clients[0][2]
 
     def restart_server(self, lost: ServerLost) -> None:
         """A new server in the old one's place; it knows nothing yet."""

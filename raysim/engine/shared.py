@@ -1,13 +1,20 @@
 """Synthetic data all clients share: an immutable Arrow table in the object store, read without copies on any node."""
 
+from __future__ import annotations
+
 import hashlib
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
+
+if TYPE_CHECKING:  # actors that share nothing do without: 25 MB each
+    import pyarrow as pa
 
 
 def make_table(images: np.ndarray, labels: np.ndarray, clients: np.ndarray, rounds: np.ndarray) -> pa.Table:
     """Float32 images [N, C, H, W] as one tensor column, with label, source client and round of every image."""
+    import pyarrow as pa
+
     tensor = pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(images, dtype=np.float32))
     columns = {
         "image": tensor,

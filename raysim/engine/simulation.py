@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from raysim.config import RunConfig
 from raysim.engine.checkpoint import Checkpoint
+from raysim.engine.federation import Federation
 from raysim.engine.messages import LOSS_BITS, TRIES, Broadcast, ClientReport, ServerLost
 from raysim.engine.record import digest
-from raysim.engine.store import Federation
 from raysim.engine.work import Answers, Pass, in_groups
 from raysim.methods.base import overrides
 from raysim.rng import stream
@@ -79,7 +79,8 @@ class Simulation:
         """What the run ends with."""
         features = self.sample_features() if self.config.tsne else {}
         shared = {name: self.runner.get(reference) for name, reference in self.shared.items()}
-        models, state = self.runner.get(self.runner.call_server("export"))
+        (models,) = self.runner.run(Pass("export", self.reading(self.config.rounds), [[0]], [1.0])).first
+        state = self.runner.get(self.runner.call_server("export"))
         return Result(models, digest(models), digest([state]), shared, history, features)
 
     def restore(self, checkpoint: Checkpoint | None) -> None:
@@ -88,7 +89,8 @@ class Simulation:
         self.changed: set[int] = set()  # clients whose state no checkpoint has
         self.shared: dict[str, object] = {}  # part -> reference to the dataset it shares
         if checkpoint is None:
-            self.weights = self.runner.call_server("publish")
+            (initial,) = self.runner.run(Pass("initial", None, [[0]], [1.0])).first
+            self.weights = self.runner.call_server("begin", initial)
             return
         for batch in checkpoint.states:
             self.states |= dict.fromkeys((client for client, _ in batch), self.runner.put(batch))
@@ -196,6 +198,11 @@ class Simulation:
         self.version += 1
         return Broadcast(t, self.version, self.weights, extras, self.shared, len(clients), total)
 
+    def reading(self, t: int) -> Broadcast:
+        """The global models and what is shared, for a pass that only looks at them."""
+        self.version += 1
+        return Broadcast(t, self.version, self.weights, shared=self.shared)
+
     def hear(self, line: dict) -> None:
         """What the parts said at the server, and what they share now."""
         metrics, self.shared, newly_shared = self.runner.get(self.runner.call_server("told"))
@@ -225,9 +232,7 @@ class Simulation:
         """The global model on the whole test split, or the clients' own on their shares: counted exactly."""
         sizes = self.federation.test.stop - self.federation.test.start
         states = self.states if self.config.evaluation == "clients" else None
-        self.version += 1
-        broadcast = Broadcast(t, self.version, self.weights)
-        work = Pass("evaluate", broadcast, in_groups(list(range(len(sizes))), 1), sizes.tolist(), states=states)
+        work = Pass("evaluate", self.reading(t), in_groups(list(range(len(sizes))), 1), sizes.tolist(), states=states)
         counts = self.runner.run(work).first
         images = int(sizes.sum())
         finite = all(loss is not None for _, loss in counts)
@@ -239,11 +244,9 @@ class Simulation:
     def sample_features(self) -> dict[str, tuple]:
         """Features to be drawn: of real and shared images from an actor, generated ones from the server."""
         t, count = self.config.rounds, self.config.tsne
-        self.version += 1
-        broadcast = Broadcast(t, self.version, self.weights, shared=self.shared)
         batches = list(range(len(self.federation.test.chunk)))
         states = self.states if self.config.evaluation == "clients" else {}
-        (kinds,) = self.runner.run(Pass("sample_features", broadcast, [batches], [1.0], (count,), states)).first
+        (kinds,) = self.runner.run(Pass("sample_features", self.reading(t), [batches], [1.0], (count,), states)).first
         return kinds | self.runner.get(self.runner.call_server("sample_features", t, count))
 
     def training_loss(self, reports: list[ClientReport]) -> dict:

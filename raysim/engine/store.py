@@ -1,20 +1,14 @@
-"""What is put into the object store, and how it is read: zero-copy where Ray holds it, as it is in one process.
-
-Arrays read from the store are shared by every process of the node, so nobody writes into them: they become tensors
-only through `to_device` of engine/client.py, which copies. The driver uses this module and has no torch.
-"""
+"""Writes a federation's data to the object store. Only the driver does: it has no torch, and actors none of this."""
 
 import ctypes
-import hashlib
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import ray
 
 from raysim.config import RunConfig
 from raysim.data.dataset import Dataset, Split
 from raysim.data.partition import Partition, deal_test
+from raysim.engine.federation import Chunks, Federation
 
 CHUNK_BYTES = 32 * 2**20
 
@@ -24,27 +18,6 @@ def release_memory() -> None:
     pa.default_memory_pool().release_unused()
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # glibc's
         trim(0)
-
-
-def fetch(reference):
-    """The object behind a reference; anything else is returned as it is."""
-    return ray.get(reference) if isinstance(reference, ray.ObjectRef) else reference
-
-
-@dataclass(frozen=True)
-class Chunks:
-    """Samples in a few large objects. Item i of the whole (a client, a batch) lies in one of them."""
-
-    objects: list  # references to (x uint8, y int64)
-    chunk: np.ndarray  # item -> object
-    start: np.ndarray  # item -> first row in it
-    stop: np.ndarray
-
-    def read(self, item: int) -> tuple[np.ndarray, np.ndarray]:
-        """The item's samples, read-only and without a copy."""
-        x, y = fetch(self.objects[self.chunk[item]])
-        rows = slice(self.start[item], self.stop[item])
-        return x[rows], y[rows]
 
 
 def chunked(split: Split, order: np.ndarray | None, offsets: np.ndarray, put) -> Chunks:
@@ -64,25 +37,6 @@ def chunked(split: Split, order: np.ndarray | None, offsets: np.ndarray, put) ->
         objects.append(put((np.ascontiguousarray(split.x[rows]), np.ascontiguousarray(split.y[rows]))))
         first = last
     return Chunks(objects, chunk, start, stop)
-
-
-@dataclass(frozen=True)
-class Federation:
-    """What every actor is given once: the configuration and where the data lies."""
-
-    config: RunConfig
-    shape: tuple[int, int, int]
-    classes: int
-    mean: tuple[float, ...]  # per channel, of pixels in 0..255
-    std: tuple[float, ...]
-    sizes: np.ndarray  # samples per client
-    clients: Chunks  # by client
-    test: Chunks  # by evaluation batch, or by client
-
-    def digest(self) -> str:
-        """Tells this data and its split apart from others: shape, sizes and normalisation."""
-        facts = repr((self.shape, self.classes, self.mean, self.std)).encode()
-        return hashlib.sha256(facts + self.sizes.tobytes()).hexdigest()
 
 
 def normalisation(split: Split, how: str) -> tuple[tuple[float, ...], tuple[float, ...]]:

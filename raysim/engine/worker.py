@@ -18,17 +18,15 @@ from raysim.engine.client import (
     begin,
     forward,
     initial_model,
-    size_in_bytes,
-    to_device,
-    to_host,
     train,
 )  # fmt: skip
-from raysim.engine.device import assigned_gpus, compiled, fingerprint, prepare_torch
+from raysim.engine.device import compiled, fingerprint, prepare_torch
 from raysim.engine.evaluation import Evaluation
 from raysim.engine.exact import NotSummable, encode_mean, encode_sum
+from raysim.engine.federation import Federation, assigned_gpus, fetch
 from raysim.engine.flops import FlopCounter, profiling
 from raysim.engine.messages import Broadcast, ClientFailure, ClientReport
-from raysim.engine.store import Federation, fetch
+from raysim.engine.tensors import size_in_bytes, to_device, to_host
 from raysim.methods.base import Part, Upload
 
 
@@ -63,9 +61,9 @@ class Worker(Evaluation):
         self.summed = 0  # clients in the sums
         self.profile: tuple[str, str] | None = None  # not yet given away
 
-    def hello(self) -> tuple[dict[str, object], list[int]]:
-        """Answers once the actor is up: what it runs on, and the GPUs it was given."""
-        return fingerprint(self.device), assigned_gpus()
+    def hello(self) -> tuple[dict[str, object], list[int], int]:
+        """Answers once the actor is up: what it runs on, the GPUs it was given, the bytes of one model."""
+        return fingerprint(self.device), assigned_gpus(), self.model.weights.nbytes
 
     # -- passes over clients; each gives (reports, uploads, states), the last two as [(client, …), …] or None -------
     # `states`: client -> reference to the list of states in which an earlier pass returned its own

@@ -106,8 +106,7 @@ class FedPA(Part):
     def setup(self, server):
         if self.lambda_ge:
             seed = int(server.stream(f"{self.name}/init").integers(2**63))
-            model = gen.for_classifier(server.model, self.noise, seed=seed)
-            server.state[self.name] = {"generator": model.weights, "adam": gen.fresh_moments(model)}
+            server.state[self.name] = gen.fresh_state(server.model, self.noise, seed)
 
     def broadcast(self, server):
         wanted = ("generator", "counts") * bool(self.lambda_ge) + ("prototypes", "known") * bool(self.lambda_po)

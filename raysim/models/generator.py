@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from raysim.engine.flat import FlatModel
+from raysim.optimizers import Adam, fresh_moments
 
 HIDDEN = 256
 BLOCK = 16  # local steps for which a client generates features at once: fewer, larger operations
@@ -48,6 +49,12 @@ def for_classifier(classifier: FlatModel, noise_size: int, weights: Tensor | Non
     if weights is not None:
         model.load(weights)
     return model
+
+
+def fresh_state(classifier: FlatModel, noise_size: int, seed: int) -> dict[str, object]:
+    """What a server keeps of a generator of this classifier's features: its weights and Adam's moments."""
+    model = for_classifier(classifier, noise_size, seed=seed)
+    return {"generator": model.weights, "adam": fresh_moments(model.flat_parameter)}
 
 
 @torch.no_grad()
@@ -105,19 +112,12 @@ def measure(features: Tensor, labels: Tensor, prefix: str) -> dict[str, float]:
     return {f"{prefix}intra": intra, f"{prefix}inter": inter}
 
 
-def fresh_moments(model: FlatModel) -> dict[str, Tensor]:
-    """Of an Adam that has not stepped."""
-    zeros = {name: torch.zeros_like(model.gradients) for name in ("exp_avg", "exp_avg_sq")}
-    return zeros | {"step": torch.zeros((), device=model.device)}
-
-
 def train_generator(
     model: FlatModel, moments: dict[str, Tensor], settings: dict[str, float], inputs: tuple[Tensor, Tensor],
     batch_size: int, losses: dict[str, tuple[float, Loss]],
 ) -> dict[str, float]:  # fmt: skip
     """Adam on Σ factor·loss, a step per batch of (noise, labels), going on from its moments; the losses' means."""
-    optimizer = torch.optim.Adam([model.flat_parameter], fused=True, **settings)
-    optimizer.state[model.flat_parameter] = moments  # written in place
+    optimizer = Adam([model.flat_parameter], moments=[moments], **settings)  # the moments are written in place
     batches = list(zip(*(values.split(batch_size) for values in inputs), strict=True))
     factors = torch.tensor([factor for factor, _ in losses.values()], device=model.device)
     totals = torch.zeros_like(factors)

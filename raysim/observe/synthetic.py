@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from raysim.engine.federation import Federation
 from raysim.engine.record import write_atomically
 from raysim.engine.shared import column, images_of
-from raysim.engine.store import Federation
 
 PER_CLASS = 4  # pairs in the picture
 CLASSES = 20  # rows at most

@@ -50,9 +50,14 @@ def test_the_clients_here_have_unequal_steps_and_some_less_than_a_batch():
 
 
 @pytest.mark.parametrize(
-    "optimizer", [{"momentum": 0.9, "weight_decay": 1e-2}, {"optimizer": "adam", "lr": 1e-3, "weight_decay": 1e-2}],
+    "optimizer",
+    [
+        {"momentum": 0.9, "weight_decay": 1e-2},
+        # Adam divides by the gradient's size: where that is rounding noise, so is the step.
+        {"optimizer": "adam", "lr": 1e-3, "weight_decay": 1e-2, "tolerance": 2e-3},
+    ],
     ids=["sgd", "adam"],
-)  # fmt: skip
+)
 @pytest.mark.parametrize(
     ("model", "shape"), [("mlp", (1, 8, 8)), ("small-cnn", (1, 28, 28)), ("fedpa-cnn", (3, 8, 8))], ids=str
 )

@@ -8,8 +8,8 @@ import torch
 from raysim.data import Split
 from raysim.data.partition import partition
 from raysim.engine import store
-from raysim.engine.client import to_device
 from raysim.engine.store import chunked, federation, normalisation
+from raysim.engine.tensors import to_device
 from tests.simulate import blobs, configure
 
 

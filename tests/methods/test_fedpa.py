@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from raysim.engine.client import Client, Step, to_device, to_host, train
+from raysim.engine.client import Client, Step, train
 from raysim.engine.flat import FlatModel
 from raysim.engine.in_process import InProcess
+from raysim.engine.tensors import to_device, to_host
 from raysim.methods.base import Uploads
 from raysim.methods.fedpa import FedPA
 from raysim.models import build

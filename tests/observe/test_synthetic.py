@@ -6,7 +6,7 @@ from PIL import Image
 
 from raysim.__main__ import main
 from raysim.data import load
-from raysim.engine.store import Federation
+from raysim.engine.federation import Federation
 from raysim.observe.synthetic import to_bytes
 
 

@@ -1,0 +1,68 @@
+"""SGD and Adam: torch's fused kernels, through the functions that torch.optim's own classes call.
+
+Making one of those classes imports torch's compiler: 70 MB and more than a second in every actor, for nothing.
+"""
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
+
+
+class Optimizer:
+    """Steps over tensors by their `grad`; those without one are left as they are."""
+
+    def __init__(self, parameters: list[Tensor]):
+        self.parameters = parameters
+
+    def zero_grad(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        used = [i for i, parameter in enumerate(self.parameters) if parameter.grad is not None]
+        if used:
+            self.update([self.parameters[i] for i in used], [self.parameters[i].grad for i in used], used)
+
+    def update(self, parameters: list[Tensor], gradients: list[Tensor], which: list[int]) -> None:
+        raise NotImplementedError
+
+
+class Sgd(Optimizer):
+    """As torch.optim.SGD, without dampening."""
+
+    def __init__(self, parameters: list[Tensor], *, lr: float, momentum: float = 0.0, weight_decay: float = 0.0):
+        super().__init__(parameters)
+        self.settings = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        self.settings |= {"dampening": 0.0, "nesterov": False, "maximize": False, "fused": True}
+        self.velocities: dict[int, Tensor | None] = {}
+
+    def update(self, parameters, gradients, which):
+        for i, gradient in zip(which, gradients, strict=True):
+            if i not in self.velocities:  # zero has the effect of torch's special first step
+                self.velocities[i] = torch.zeros_like(gradient) if self.settings["momentum"] else None
+        sgd(parameters, gradients, [self.velocities[i] for i in which], **self.settings)
+
+
+class Adam(Optimizer):
+    """As torch.optim.Adam. `moments`, one for each parameter, are written in place: kept, they let it go on later."""
+
+    def __init__(
+        self, parameters: list[Tensor], *, lr: float, weight_decay: float = 0.0,
+        betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, moments: list[dict[str, Tensor]] | None = None,
+    ):  # fmt: skip
+        super().__init__(parameters)
+        self.settings = {"lr": lr, "weight_decay": weight_decay, "eps": eps, "beta1": betas[0], "beta2": betas[1]}
+        self.settings |= {"amsgrad": False, "maximize": False, "fused": True}
+        self.moments = moments or [fresh_moments(parameter) for parameter in parameters]
+
+    def update(self, parameters, gradients, which):
+        first, second, steps = ([self.moments[i][name] for i in which] for name in ("exp_avg", "exp_avg_sq", "step"))
+        adam(parameters, gradients, first, second, [], steps, **self.settings)
+
+
+def fresh_moments(parameter: Tensor) -> dict[str, Tensor]:
+    """Of an Adam that has not stepped."""
+    zeros = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+    return zeros | {"step": torch.zeros((), device=parameter.device)}
