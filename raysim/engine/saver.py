@@ -26,7 +26,7 @@ class Saver:
             held = {client: dict(self.runner.get(reference))[client] for client, reference in states.items()}
             tables = {part: (since[part], self.runner.get(reference)) for part, reference in shared.items()}
             self.checkpoints.save(t, server, held, tables)
-        except Exception as error:  # raised again by `wait`, in the thread of the run
+        except Exception as error:  # noqa: BLE001 - raised again by `wait`, in the thread of the run
             self.error = error
 
     def wait(self) -> None:
