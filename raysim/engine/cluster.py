@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import ray
+from ray.exceptions import RayError
 
 from raysim.engine.plan import Node
 from raysim.errors import RaysimError
@@ -49,6 +50,8 @@ def connected():
         threading.Thread(target=_watch_head, args=(before, over), daemon=True).start()
         try:
             yield
+        except RayError as error:  # what nobody expected: a full disk, a node out of reach
+            raise RaysimError(f"Ray failed: {type(error).__name__}: {str(error).strip().splitlines()[0]}") from error
         finally:
             over.set()
     finally:

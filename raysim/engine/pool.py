@@ -77,7 +77,7 @@ class Pool:
         hellos = [actor.call.remote("hello") for actor in [self.server, *self.actors.values()]]
         try:
             server, *clients = self._get(hellos, "the actors to start")
-        except RayActorError as error:
+        except RayError as error:
             raise RunFailure("an actor could not start", str(error)) from None
         self.server_gpus, self.gpus = server, [gpus for _, gpus, _ in clients]
         self.fingerprints = [fingerprint for fingerprint, _, _ in clients]
@@ -166,7 +166,7 @@ class Pool:
                 rate = (time.monotonic() - began) / queue.cost_of(groups)
                 self.slowest[work.method] = max(rate, self.slowest.get(work.method, 0.0))
                 idle.append(index)
-            except RayActorError as error:
+            except RayError as error:  # it died, ran out of memory, went with its node, or is out of reach
                 first = groups[0][0]
                 deaths[first] = deaths.get(first, 0) + 1
                 if deaths[first] >= TRIES:
@@ -244,7 +244,7 @@ class Pool:
             count, sums = asked[index]
             try:
                 summed = self._get(count, f"client actor {index} (collect)")
-            except RayActorError as error:
+            except RayError as error:
                 queue.give_back(groups)
                 self._replace(index, error, groups)
                 continue
@@ -291,7 +291,7 @@ class Pool:
             if len(self.starting) == len(self.actors) and time.monotonic() - since > self.watchdog:
                 raise self._stuck(f"client actor {index} to start")
 
-    def _replace(self, index: int, error: RayActorError, groups: list[list[int]]) -> None:
+    def _replace(self, index: int, error: RayError, groups: list[list[int]]) -> None:
         """A new actor in the dead one's place, if its node is there. The old is killed: it may be only out of reach."""
         self.failures += 1
         reason = str(error).strip().splitlines()[0]
