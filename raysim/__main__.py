@@ -103,8 +103,8 @@ def _listing(command: str) -> list[tuple[str, str]]:
 def _settings() -> str:
     """Every setting in Markdown, a table for the run and one for each part of a method."""
     sections = [
-        "# Settings\n\nWritten by `make docs` from the program. Each is a flag, a line of a TOML file (a part's in a table "
-        "with\nits name) and may be in a preset; `--preset NAME` and `--config FILE` come first, later ones win.",
+        "# Settings\n\nWritten by `make docs` from the program. Each is a flag, a line of a TOML file (a part's in a "
+        "table with\nits name) and may be in a preset; `--preset NAME` and `--config FILE` come first, later ones win.",
         markdown_table(RunConfig),
     ]
     for name in _parts():
