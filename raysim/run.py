@@ -1,7 +1,6 @@
 """One run from its configuration to its run directory: check the input, get a cluster, plan, simulate, record."""
 
 import json
-import threading
 import time
 from pathlib import Path
 
@@ -15,8 +14,8 @@ from raysim.engine import cluster
 from raysim.engine.checkpoint import Checkpoints
 from raysim.engine.plan import Plan, make_plan
 from raysim.engine.pool import Pool
-from raysim.engine.record import Record, run_directory
-from raysim.engine.saver import Saver
+from raysim.engine.record import Record, run_directory, writing
+from raysim.engine.saver import Aside, Saver
 from raysim.engine.shared import table_digest
 from raysim.engine.simulation import Result, Simulation
 from raysim.engine.store import federation, release_memory
@@ -82,16 +81,14 @@ def _simulate(config, inputs, out, reporter, started, runner, plan) -> tuple[Pat
             record.event("note", text=note)
         runner.on_event = record.event
         counts = dealt.counts(dataset.train.y, dataset.classes)
-        # Drawn during the first rounds: importing matplotlib takes a second that the actors need to start. A daemon, so
-        # that it cannot keep an interrupted run alive: an interrupt in the middle of logging leaves a lock behind.
-        picture = (counts, dataset.class_names, out / "labels.png")
-        drawing = threading.Thread(target=draw_labels, args=picture, daemon=True)
         data = federation(config, dataset, dealt, runner.put)
         class_names = list(dataset.class_names)
         del dataset  # the pixels are in the store
         release_memory()
         fingerprints, model_bytes = runner.start(data)
-        drawing.start()
+        # Drawn during the first rounds: importing matplotlib takes a second that the actors needed to start.
+        picture = out / "labels.png"
+        drawing = Aside(writing(picture)(draw_labels), counts, class_names, picture)
         distinct = [f for i, f in enumerate(fingerprints) if f not in fingerprints[:i]]
         if len(distinct) > 1:
             text = f"mixed hardware ({distinct}): equal hashes are promised on one kind of device only"
@@ -111,7 +108,7 @@ def _simulate(config, inputs, out, reporter, started, runner, plan) -> tuple[Pat
         checkpoint = None
         if config.checkpoint_every:
             identity = {"settings": config.identity(), "data": data.digest(), "device": distinct[0]}
-            saver = Saver(Checkpoints(out / "checkpoints", identity), runner, record.event)
+            saver = Saver(Checkpoints(out / "checkpoints", identity), runner, record.event, record.sync_metrics)
             checkpoint = saver.load() if config.resume else None
         history = record.keep(checkpoint.round if checkpoint else 0)
         simulation = Simulation(config, data, runner, model_bytes, saver)
@@ -121,9 +118,10 @@ def _simulate(config, inputs, out, reporter, started, runner, plan) -> tuple[Pat
             record.event("resumed", round=checkpoint.round)
         result = simulation.run(on_round, history)
         if config.profile:
-            write_profiles(out / "profile", simulation.profiles, with_ray=plan is not None)
+            with writing(out / "profile"):
+                write_profiles(out / "profile", simulation.profiles, with_ray=plan is not None)
             reporter.say(f"profile: {out / 'profile'}")
-        drawing.join()
+        drawing.wait()
         for table in result.shared.values():  # while its object store is there
             export(table, data, class_names, out / "synthetic.parquet")
             draw_beside_real(table, data, class_names, out / "synthetic.png")

@@ -1,22 +1,23 @@
 """Checkpoints: everything a run needs to go on after a round, in safetensors, Arrow and JSON with digests; no pickle.
 
 A checkpoint is a manifest `round-NNNNN.json` and the files it names with their SHA-256. Files are written under a
-temporary name, synced and renamed, the manifest last, so a kill at any moment leaves the earlier checkpoint whole. What
-did not change (a client's state, the shared dataset) is not written again: the manifest names the older file.
+temporary name, synced and renamed, the manifest last, so a kill, a full disk or a loss of power at any moment leaves
+the earlier checkpoint whole. What did not change (a client's state, the shared dataset) is not written again: the
+manifest names the older file.
 """
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
 from safetensors.numpy import load, save
 
-from raysim.engine.record import write_atomically
+from raysim.engine.record import replacing, sync, write_atomically, writing
 from raysim.errors import RaysimError
 
 KEPT = 2  # checkpoints; the one before the last is used where the last is damaged
@@ -56,75 +57,100 @@ def unpack(tree, tensors: dict[str, np.ndarray]):
     return [unpack(value, tensors) for value in tree] if isinstance(tree, list) else tree
 
 
+class _Hashed:
+    """A file that knows the digest of what is written to it, so that nothing is read again."""
+
+    closed = False  # pyarrow asks
+
+    def __init__(self, file: BinaryIO):
+        self.file, self.sha = file, hashlib.sha256()
+
+    def write(self, content) -> None:
+        self.sha.update(content)
+        self.file.write(content)
+
+
 class Checkpoints:
     """The checkpoints of one run. `identity` is what a run must share with a checkpoint to go on from it."""
 
     def __init__(self, folder: Path, identity: dict):
         self.folder, self.identity = folder, identity
-        self.files: dict[str, str] = {}  # name -> digest, of what is there and whole
+        self._forget()
+
+    def _forget(self) -> None:
+        """Know of no checkpoint. What is known is of the last one that was written or read, and changes with it."""
+        self.files: dict[str, str] = {}  # name -> digest
         self.where: dict[int, list] = {}  # client -> [file, its packed state]
         self.shared: dict[str, str] = {}  # part -> file
+        self.kept: list[set[str]] = []  # the files of the last checkpoints, their manifests among them
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def save(self, t: int, server: dict, states: dict[int, dict], shared: dict[str, tuple[int, pa.Table]]) -> None:
         """After round t: the server's tree, the states that changed, and part -> (round it is from, table)."""
-        self.folder.mkdir(exist_ok=True)
+        if not self.kept:
+            with writing(self.folder):
+                self.folder.mkdir(exist_ok=True)
+            sync(self.folder.parent)
+        files, where, tables = dict(self.files), dict(self.where), dict(self.shared)
         tensors: dict[str, np.ndarray] = {}
-        packed_server = pack(server, tensors, "server")
-        self._write(f"server-{t:05d}.safetensors", save(tensors))
+        packed_server, server_file = pack(server, tensors, "server"), f"server-{t:05d}.safetensors"
+        files[server_file] = self._write(server_file, save(tensors))
         if states:
             name, tensors = f"states-{t:05d}.safetensors", {}
-            self.where |= {client: [name, pack(state, tensors, str(client))] for client, state in states.items()}
-            self._write(name, save(tensors))
+            where |= {client: [name, pack(state, tensors, str(client))] for client, state in states.items()}
+            files[name] = self._write(name, save(tensors))
         for part, (made, table) in shared.items():
             name = f"shared-{part}-{made:05d}.arrow"
-            if self.shared.get(part) != name:
-                self._write_table(name, table)
-                self.shared[part] = name
-        used = {f"server-{t:05d}.safetensors", *(name for name, _ in self.where.values()), *self.shared.values()}
+            if tables.get(part) != name:
+                files[name] = self._write_table(name, table)
+                tables[part] = name
+        used = sorted({server_file, *(name for name, _ in where.values()), *tables.values()})
         manifest = {
             "round": t,
             "identity": self.identity,
-            "files": {name: self.files[name] for name in sorted(used)},
+            "files": {name: files[name] for name in used},
             "server": packed_server,
-            "states": {str(client): place for client, place in self.where.items()},
-            "shared": self.shared,
+            "states": {str(client): place for client, place in where.items()},
+            "shared": tables,
         }
-        text = json.dumps(manifest)
-        write_atomically(self.folder / f"round-{t:05d}.json", f"{_sha(text.encode())}\n{text}\n".encode())
+        name, text = f"round-{t:05d}.json", json.dumps(manifest)
+        # Without power a file whose folder was not synced may be gone, however well it was synced itself: so the files
+        # come before the manifest that counts on them, and the manifest before what it replaces is removed.
+        sync(self.folder)
+        write_atomically(self.folder / name, f"{_sha(text.encode())}\n{text}\n".encode())
+        sync(self.folder)
+        self.files, self.where, self.shared = manifest["files"], where, tables
+        self.kept = [*self.kept, {name, *used}][-KEPT:]
         self._tidy()
 
-    def _write(self, name: str, content: bytes) -> None:
+    def _write(self, name: str, content: bytes) -> str:
         write_atomically(self.folder / name, content)
-        self.files[name] = _sha(content)
+        return _sha(content)
 
-    def _write_table(self, name: str, table: pa.Table) -> None:
+    def _write_table(self, name: str, table: pa.Table) -> str:
         """Straight to its file: it may be as large as the memory that is left."""
-        temporary = self.folder / f".{name}.tmp"
-        with pa.OSFile(str(temporary), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-            writer.write_table(table)
-        with open(temporary, "rb") as file:
-            self.files[name] = hashlib.file_digest(file, "sha256").hexdigest()
-            os.fsync(file.fileno())
-        os.replace(temporary, self.folder / name)
+        with replacing(self.folder / name) as file:
+            hashed = _Hashed(file)
+            with pa.ipc.new_file(hashed, table.schema) as writer:
+                writer.write_table(table)
+        return hashed.sha.hexdigest()
 
     def _tidy(self) -> None:
-        """Remove what neither of the last checkpoints names."""
-        manifests = sorted(self.folder.glob("round-*.json"))
-        for old in manifests[:-KEPT]:
-            old.unlink()
-        named = {name for path in manifests[-KEPT:] for name in json.loads(path.read_text().split("\n")[1])["files"]}
-        for path in self.folder.iterdir():
-            if path.name not in named and not path.name.startswith("round-"):
-                path.unlink()
-        self.files = {name: digest for name, digest in self.files.items() if name in named}
+        """Remove what none of the last checkpoints names, the manifests first: they name the others."""
+        named = set().union(*self.kept)
+        with writing(self.folder):
+            for path in sorted(self.folder.iterdir(), key=lambda path: path.suffix != ".json"):
+                if path.name not in named:
+                    path.unlink()
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def load(self, refuse: Callable[[str], None] = lambda reason: None) -> Checkpoint | None:
         """The newest whole checkpoint, or None; `refuse` is told of each damaged one that was passed over."""
-        for path in sorted(self.folder.glob("round-*.json"), reverse=True):
+        self._forget()
+        manifests = self.folder.glob("round-*.json")
+        for path in sorted(manifests, key=lambda path: (len(path.name), path.name), reverse=True):
             try:
                 return self._read(path)
             except Damaged as damage:
@@ -132,38 +158,39 @@ class Checkpoints:
         return None
 
     def _read(self, path: Path) -> Checkpoint:
-        digest, _, text = path.read_text(errors="replace").partition("\n")
-        text = text.removesuffix("\n")
-        if _sha(text.encode()) != digest:
+        digest, _, text = self._content(path.name).partition(b"\n")
+        if not text.endswith(b"\n") or _sha(text[:-1]).encode() != digest:
             raise Damaged("its digest does not match")
         manifest = json.loads(text)
         if differing := [key for key, value in self.identity.items() if manifest["identity"].get(key) != value]:
             raise RaysimError(f"{path} was made with another {' and '.join(differing)}: the run cannot go on here")
+        tensors, tables = {}, {}
         for name, digest in manifest["files"].items():
-            self._verify(name, digest)
-        read = {name: self.folder / name for name in manifest["files"]}
-        tensors = {name: load(file.read_bytes()) for name, file in read.items() if file.suffix == ".safetensors"}
+            content = self._content(name)
+            if _sha(content) != digest:
+                raise Damaged(f"the digest of {name} does not match")
+            if name.endswith(".arrow"):
+                tables[name] = pa.ipc.open_file(content).read_all()
+            else:
+                tensors[name] = load(content)
         by_file: dict[str, list[tuple[int, dict]]] = {}
         for client, (name, packed) in manifest["states"].items():
             by_file.setdefault(name, []).append((int(client), unpack(packed, tensors[name])))
-        self.files = dict(manifest["files"])
+        self.files, self.shared = manifest["files"], manifest["shared"]
         self.where = {int(client): place for client, place in manifest["states"].items()}
-        self.shared = manifest["shared"]
+        self.kept = [{path.name, *self.files}]
         return Checkpoint(
             manifest["round"],
             unpack(manifest["server"], tensors[f"server-{manifest['round']:05d}.safetensors"]),
             list(by_file.values()),
-            {part: (_made(name), pa.ipc.open_file(str(read[name])).read_all()) for part, name in self.shared.items()},
+            {part: (_made(name), tables[name]) for part, name in self.shared.items()},
         )
 
-    def _verify(self, name: str, digest: str) -> None:
+    def _content(self, name: str) -> bytes:
         try:
-            with open(self.folder / name, "rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
+            return (self.folder / name).read_bytes()
         except OSError as error:
             raise Damaged(f"{name} cannot be read ({error.strerror})") from None
-        if found != digest:
-            raise Damaged(f"the digest of {name} does not match")
 
 
 def _sha(content: bytes) -> str:

@@ -1,21 +1,26 @@
 """The run directory: what a run leaves behind, written so that a kill at any moment leaves it readable."""
 
+import errno
 import hashlib
 import importlib.metadata
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from safetensors.numpy import save
 
 from raysim import __version__
 from raysim.config import RunConfig
-from raysim.errors import InputError
+from raysim.errors import InputError, RaysimError
 from raysim.settings import flag
 
 FILES = (
@@ -73,14 +78,56 @@ def _check_same_run(config: RunConfig, path: Path) -> None:
             raise InputError(f"--resume: {path} has {flag(key)} {before.get(key)}, not {value}; leave it as it was")
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Under a temporary name, synced, then renamed: readers see the old file or the new one."""
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """While `path` is written: what the disk refuses ends the run with one line that says what to do about it."""
+    try:
+        yield
+    except OSError as error:
+        remedy = "free space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "put that right"
+        # What a run writes is in its directory or in one below. After the summary only the report is missing.
+        run = next((folder for folder in path.parents[:2] if os.path.isfile(folder / "config.json")), None)
+        again = "start the run again"
+        if run:
+            command = "report" if os.path.isfile(run / "summary.json") else "resume"
+            again = f"`python -m raysim {command} {shlex.quote(str(run))}`"
+        reason = error.strerror or error
+        raise RaysimError(f"{path} cannot be written: {reason}; {remedy}, then {again}") from error
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file under a temporary name, that is synced and renamed: readers see the old file or the new one."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with open(temporary, "wb") as file:
+    with writing(path):
+        try:
+            with open(temporary, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)  # on a full disk it takes what others need
+            raise
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """In place of what is there, or not at all."""
+    with replacing(path) as file:
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+
+
+def sync(path: Path) -> None:
+    """Until a file's content is on the disk, or a folder's names: a renamed file has its new name only then."""
+    with writing(path):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # some network file systems cannot sync a folder
+                raise
+        finally:
+            os.close(descriptor)
 
 
 def _json(content: dict) -> bytes:
@@ -102,6 +149,10 @@ class Record:
                     shutil.rmtree(path / name, ignore_errors=True)
         except OSError as error:
             raise InputError(f"--out {path} cannot be written: {error.strerror}; choose another") from None
+        events = path / "events.jsonl"
+        if resume and events.exists():  # a kill may have cut its last line
+            content = events.read_bytes()
+            write_atomically(events, content[: content.rfind(b"\n") + 1])
 
     def config(self, config: RunConfig, **facts) -> None:
         content = {"settings": config.settings(), "versions": versions(), "git": git_commit()} | facts
@@ -119,6 +170,8 @@ class Record:
         path = self.path / "metrics.jsonl"
         text = path.read_text() if path.exists() else ""
         lines = text.splitlines()[:rounds]
+        if len(lines) < rounds:
+            raise RaysimError(f"{path} has lost rounds ({len(lines)} of {rounds} are left): start the run again")
         write_atomically(path, "".join(f"{line}\n" for line in lines).encode())
         self.told = len(lines)
         return [json.loads(line) for line in lines]
@@ -130,11 +183,23 @@ class Record:
         """The final model(s) and the summary, which comes last: its presence means the run is whole."""
         tensors = models[0] if len(models) == 1 else {f"{i}.{k}": v for i, m in enumerate(models) for k, v in m.items()}
         write_atomically(self.path / "model.safetensors", save(tensors))
+        sync(self.path)
         write_atomically(self.path / "summary.json", _json(summary))
 
+    def sync_metrics(self) -> None:
+        """A checkpoint is of no use without the lines of its rounds."""
+        sync(self.path / "metrics.jsonl")
+
     def _append(self, name: str, line: dict) -> None:
-        with open(self.path / name, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        path, left = self.path / name, json.dumps(line).encode() + b"\n"
+        with writing(path), open(path, "ab", buffering=0) as file:
+            whole = file.tell()
+            try:
+                while left:
+                    left = left[file.write(left) :]
+            except OSError:
+                file.truncate(whole)  # readers find whole lines
+                raise
 
 
 def versions() -> dict[str, str]:

@@ -1,49 +1,73 @@
 """Writes a run's checkpoints in a thread of its own, while the next round runs."""
 
+from collections.abc import Callable
 from threading import Thread
 
 from raysim.engine.checkpoint import Checkpoint, Checkpoints
 
 
-class Saver:
-    """One checkpoint is written at a time; the next waits for it, and gets its error if there was one."""
+class Aside(Thread):
+    """Does something beside the run, from now on; `wait` raises its error.
 
-    def __init__(self, checkpoints: Checkpoints, runner, on_event):
-        self.checkpoints, self.runner, self.on_event = checkpoints, runner, on_event
-        self.thread: Thread | None = None
+    A daemon: it cannot keep an interrupted run alive, which may not even know of it yet.
+    """
+
+    def __init__(self, work: Callable, *arguments):
+        super().__init__(daemon=True)
+        self.work, self.arguments = work, arguments
         self.error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.work(*self.arguments)
+        except Exception as error:  # noqa: BLE001 - raised again by `wait`, in the thread of the run
+            self.error = error
+        finally:
+            del self.work, self.arguments  # they may hold much
+
+    def wait(self) -> None:
+        self.join()
+        if self.error:
+            raise self.error
+
+
+class Saver:
+    """One checkpoint is written at a time; the next waits for it, and gets its error if there was one.
+
+    `before` is called before each: what has to be on the disk first.
+    """
+
+    def __init__(self, checkpoints: Checkpoints, runner, on_event, before: Callable[[], None] = lambda: None):
+        self.checkpoints, self.runner, self.on_event, self.before = checkpoints, runner, on_event, before
+        self.thread: Aside | None = None
 
     def save(self, t: int, snapshot, states: dict[int, object], shared: dict[str, object]) -> None:
         """All arguments but the round are references, or hold them."""
         self.wait()
-        # A daemon: an interrupt may come between its start and our knowing of it, and must not leave it waited for.
-        self.thread = Thread(target=self._save, args=(t, snapshot, states, shared), daemon=True)
-        self.thread.start()
+        self.thread = Aside(self._save, t, snapshot, states, shared)
 
     def _save(self, t, snapshot, states, shared) -> None:
-        try:
-            server, since = (self.runner.get(part) for part in snapshot)
-            held = {client: dict(self.runner.get(reference))[client] for client, reference in states.items()}
-            tables = {part: (since[part], self.runner.get(reference)) for part, reference in shared.items()}
-            self.checkpoints.save(t, server, held, tables)
-        except Exception as error:  # noqa: BLE001 - raised again by `wait`, in the thread of the run
-            self.error = error
+        server, since = (self.runner.get(part) for part in snapshot)
+        held = {client: dict(self.runner.get(reference))[client] for client, reference in states.items()}
+        tables = {part: (since[part], self.runner.get(reference)) for part, reference in shared.items()}
+        self.before()
+        self.checkpoints.save(t, server, held, tables)
 
     def wait(self) -> None:
         """Until what was given is on the disk."""
         self.finish()
-        if error := self.error:
-            self.error = None
-            raise error
+        thread, self.thread = self.thread, None
+        if thread:
+            thread.wait()
 
     def finish(self) -> None:
         """Until nothing is being written, whatever became of it."""
         if self.thread:
             self.thread.join()
-            self.thread = None
 
     def load(self) -> Checkpoint | None:
         """The last whole checkpoint; damaged ones are named in the events."""
         self.finish()
-        self.error = None  # what is whole on the disk counts
+        self.thread = None  # with its error: what is whole on the disk counts
         return self.checkpoints.load(lambda reason: self.on_event("checkpoint_refused", text=reason))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import cluster_model, scaling, synthesis
+from benchmarks import checkpoint, cluster_model, scaling, synthesis
 
 IN_PROCESS = ["--set", "in_process=true"]  # Ray is in test_compare.py
 
@@ -21,6 +21,25 @@ def test_synthesis_makes_the_same_images_as_the_script(capsys):
     assert script.keys() == ours.keys()
     for name, value in script.items():
         assert abs(ours[name] - value) < 0.3 * value, name
+
+
+CHECKPOINT = ["--clients", "4", "--samples", "20", "--active", "2", "--per-client", "5", "--repeats", "1"]
+
+
+def test_a_checkpoint_is_written_and_read(capsys):
+    checkpoint.main([*CHECKPOINT, "--large", "mlp", "--rounds", "0"])
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| hfmds+fedpa, ")]
+    first, later, read = (float(row[1]) for row in rows)
+    assert 0 < later < first  # the images and two of the states are not written again
+    assert read == first
+
+
+@pytest.mark.slow
+def test_rounds_with_checkpoints_beside_rounds_without(capsys):
+    checkpoint.main([*CHECKPOINT, "--large", "mlp", "--rounds", "2", *IN_PROCESS])
+    printed = capsys.readouterr().out
+    assert "| without |" in printed
+    assert "| a checkpoint after every round |" in printed
 
 
 @pytest.mark.slow
