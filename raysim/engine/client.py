@@ -16,7 +16,7 @@ from raysim.config import RunConfig
 from raysim.engine.device import autocast
 from raysim.engine.federation import Federation
 from raysim.engine.flat import FlatModel
-from raysim.engine.shared import column, images_of
+from raysim.engine.shared import images_of, labels_of
 from raysim.engine.tensors import to_device
 from raysim.optimizers import Adam, Optimizer, Sgd
 from raysim.rng import stream
@@ -30,7 +30,7 @@ PERSONAL = "personal"  # key of a client's own parameters in its state, beside t
 def shared_rows(table: pa.Table, rows: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Images of a shared dataset with their labels, as tensors of their own."""
     x = to_device(images_of(table)[rows], device)
-    return x.contiguous(memory_format=torch.channels_last), to_device(column(table, "label")[rows], device)
+    return x.contiguous(memory_format=torch.channels_last), to_device(labels_of(table)[rows], device)
 
 
 @dataclass
@@ -72,6 +72,17 @@ class Client:
         return len(self.y)
 
     @property
+    def steps_per_epoch(self) -> int:
+        if self.config.drop_last:
+            return max(1, self.samples // self.config.batch_size)
+        return math.ceil(self.samples / self.config.batch_size)
+
+    @property
+    def steps(self) -> int:
+        """Its local steps in a round."""
+        return self.config.local_steps or self.config.local_epochs * self.steps_per_epoch
+
+    @property
     def global_parameters(self) -> list[torch.Tensor]:
         """The broadcast parameters, in the order of `model.parameters`."""
         return [self.model.view(self.global_weights, name) for name in self.model.parameter_names]
@@ -94,17 +105,17 @@ class Client:
 
     def batches(self) -> Iterator[torch.Tensor]:
         """Index tensors of the local steps: every epoch a new order, the last batch as large as it is, or dropped."""
-        config = self.config
-        per_epoch = math.ceil(self.samples / config.batch_size)
-        if config.drop_last:
-            per_epoch = max(1, self.samples // config.batch_size)
-        steps = config.local_steps or config.local_epochs * per_epoch
-        draw = self.stream("batches")
-        for step in range(steps):
-            at = step % per_epoch
+        size, draw = self.config.batch_size, self.stream("batches")
+        for step in range(self.steps):
+            at = step % self.steps_per_epoch
             if at == 0:
                 order = torch.from_numpy(draw.permutation(self.samples)).to(self.y.device)
-            yield order[at * config.batch_size : (at + 1) * config.batch_size]
+            yield order[at * size : (at + 1) * size]
+
+    def everything(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """All its images with their labels, in evaluation batches."""
+        size = self.config.eval_batch
+        return zip(self.x.split(size), self.y.split(size), strict=True)
 
 
 def initial_model(federation: Federation, device: torch.device) -> FlatModel:
@@ -158,7 +169,7 @@ def train(client: Client) -> dict[str, float]:
             for part in parts:
                 if (term := part.loss(client, step)) is not None:
                     loss = loss + term
-                    terms[part.name] = term
+                    terms |= {part.name: term} if part.reported else {}
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

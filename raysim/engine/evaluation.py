@@ -67,7 +67,7 @@ class Evaluation:
         for name, table in self.shared.items():
             rows = stream(self.config.seed, "features", broadcast.t).permutation(table.num_rows)[:count]
             x, y = shared_rows(table, rows, self.device)
-            kinds[f"synthetic ({name})"] = self.model.module.features(x), y
+            kinds[f"synthetic ({name})"] = self.model.module.features(x), y.argmax(1) if y.ndim == 2 else y
         return to_host(kinds)
 
     def _predictor(self, index: int):

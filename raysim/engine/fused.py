@@ -151,7 +151,7 @@ def train(
             for part in parts:
                 if (term := part.fused_loss(active, step)) is not None:
                     loss = loss + term
-                    terms[part.name] = term
+                    terms |= {part.name: term} if part.reported else {}
         stack.backward(loss.sum())
         optimizer.step()
         for name, term in terms.items():  # on the device: no transfer per step

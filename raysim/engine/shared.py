@@ -10,25 +10,49 @@ import numpy as np
 if TYPE_CHECKING:  # actors that share nothing do without: 25 MB each
     import pyarrow as pa
 
+SOFT = "soft label"  # name of the column
+
 
 def make_table(images: np.ndarray, labels: np.ndarray, clients: np.ndarray, rounds: np.ndarray) -> pa.Table:
-    """Float32 images [N, C, H, W] as one tensor column, with label, source client and round of every image."""
+    """Float32 images [N, C, H, W] as one tensor column, with label, source client and round of every image.
+
+    Soft labels [N, classes] are a tensor column too, and `label` the likeliest.
+    """
     import pyarrow as pa
 
-    tensor = pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(images, dtype=np.float32))
+    def tensors(values: np.ndarray) -> pa.Array:
+        return pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(values, dtype=np.float32))
+
+    soft = {SOFT: tensors(labels)} if labels.ndim == 2 else {}
     columns = {
-        "image": tensor,
-        "label": pa.array(labels, pa.int64()),
+        "image": tensors(images),
+        "label": pa.array(labels.argmax(1) if soft else labels, pa.int64()),
         "client": pa.array(clients, pa.int64()),
         "round": pa.array(rounds, pa.int64()),
     }
-    return pa.table(columns)
+    return pa.table(columns | soft)
+
+
+def gathered(each: list[tuple[int, dict]], t: int) -> list[list[np.ndarray]]:
+    """What clients sent as `images` and `labels` in round t: the columns of make_table, an array per client."""
+    images, labels = ([sent[name] for _, sent in each] for name in ("images", "labels"))
+    clients = [np.full(len(sent["labels"]), client) for client, sent in each]
+    return [images, labels, clients, [np.full(len(y), t) for y in labels]]
 
 
 def images_of(table: pa.Table) -> np.ndarray:
     """The images as a read-only view of the table's memory."""
-    (tensor,) = table.column("image").chunks
+    return _tensors(table, "image")
+
+
+def _tensors(table: pa.Table, name: str) -> np.ndarray:
+    (tensor,) = table.column(name).chunks
     return tensor.to_numpy_ndarray()
+
+
+def labels_of(table: pa.Table) -> np.ndarray:
+    """What is trained on: the soft labels where there are any."""
+    return _tensors(table, SOFT) if SOFT in table.column_names else column(table, "label")
 
 
 def column(table: pa.Table, name: str) -> np.ndarray:
@@ -42,4 +66,6 @@ def table_digest(table: pa.Table) -> str:
     sha = hashlib.sha256(images_of(table).astype("<f4", copy=False).tobytes())
     for name in ("label", "client", "round"):
         sha.update(column(table, name).astype("<i8", copy=False).tobytes())
+    if SOFT in table.column_names:
+        sha.update(labels_of(table).astype("<f4", copy=False).tobytes())
     return sha.hexdigest()

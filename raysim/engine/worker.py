@@ -239,7 +239,7 @@ class Worker(Evaluation):
         each, sums = {}, sums or {}
         for name, upload in uploads.items():
             sums |= {f"{name}/{key}": encode_sum(value, self.broadcast.cohort) for key, value in upload.sum.items()}
-            if upload.each:
+            if upload.each or upload.told:
                 each[name] = to_host(upload.each | upload.told)
             sent += size_in_bytes(upload.sum) + size_in_bytes(upload.each)
         has_state = client.had_state or any(client.state.values())

@@ -14,6 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
+    from raysim.config import RunConfig
     from raysim.engine.client import Client, Step
     from raysim.engine.fused import FusedStep
     from raysim.engine.server import Server
@@ -25,7 +26,7 @@ class Upload:
 
     `sum`: tensors the server needs only added over the clients; they are added exactly, at the actors.
     `each`: small things the server needs client by client.
-    `told`: figures that arrive with `each` for the record; no part of what the method sends, so not in its bytes.
+    `told`: arrives with `each` but is not counted as sent: figures for the record, or what is sent anyway.
     """
 
     sum: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -58,6 +59,9 @@ class Part:
     def name(self) -> str:
         return type(self).__module__.rpartition(".")[2]
 
+    def check(self, config: RunConfig) -> None:
+        """At construction: an InputError, in one line, where it cannot go with the rest of the configuration."""
+
     # -- server ------------------------------------------------------------------------------------------------
 
     def setup(self, server: Server) -> None:
@@ -85,6 +89,7 @@ class Part:
     # -- client ------------------------------------------------------------------------------------------------
 
     group = 1  # clients per `reply`; a part that computes for several at once makes it a setting
+    reported = True  # whether its loss term stands in the metrics
 
     def reply(self, clients: list[Client]) -> list[Upload]:
         """In an exchange pass, for a fixed group of clients holding the global model: one upload each."""

@@ -92,11 +92,11 @@ class FedPA(Part):
         """Local prototypes (eq. 2) times their counts, which add up to eq. 3; the head for eq. 5."""
         if not (self.lambda_ge or self.lambda_po):
             return None
-        module, counts, size = client.model.module, F.one_hot(client.y, client.classes).sum(0), client.config.eval_batch
+        module, counts = client.model.module, F.one_hot(client.y, client.classes).sum(0)
         upload = Upload(sum={"counts": counts})
         if self.aligns:
-            batches = zip(client.x.split(size), client.y.split(size), strict=True)
-            upload.sum["features"] = sum(class_sums(module.features(x), y, client.classes)[0] for x, y in batches)
+            sums = (class_sums(module.features(x), y, client.classes)[0] for x, y in client.everything())
+            upload.sum["features"] = sum(sums)
         if self.lambda_ge and self.gamma_fid:  # clones: the next client trains in the same memory
             upload.each = {"head": module.head.weight.clone(), "bias": module.head.bias.clone(), "counts": counts}
         return upload

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from raysim.engine.fused import cross_entropies, pad
-from raysim.engine.shared import column, images_of, make_table
+from raysim.engine.shared import column, gathered, images_of, make_table
 from raysim.features import class_activation, class_sums, hard_features, matching_loss, optimise_images
 from raysim.methods.base import Part, Upload
 from raysim.privacy.psnr import psnr
@@ -91,14 +91,11 @@ class HFMDS(Part):
         if not replies.each:
             return  # every client was skipped
         before = server.shared.get(self.name) if self.accumulate else None
-        images, labels = ([each[name] for _, each in replies.each] for name in ("images", "labels"))
-        clients = [np.full(len(y), client) for (client, _), y in zip(replies.each, labels, strict=True)]
-        rounds = [np.full(len(y), server.t) for y in labels]
+        columns = gathered(replies.each, server.t)
         if before is not None:
-            images.insert(0, images_of(before))
-            for new, name in ((labels, "label"), (clients, "client"), (rounds, "round")):
-                new.insert(0, column(before, name))
-        server.share(self.name, make_table(*(np.concatenate(c) for c in (images, labels, clients, rounds))))
+            kept = images_of(before), *(column(before, name) for name in ("label", "client", "round"))
+            columns = [[old, *new] for old, new in zip(kept, columns, strict=True)]
+        server.share(self.name, make_table(*map(np.concatenate, columns)))
         similar = np.concatenate([each["psnr"] for _, each in replies.each])
         server.metrics["psnr"] = float(similar.mean(dtype=np.float64))
 

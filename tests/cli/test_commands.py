@@ -74,7 +74,7 @@ def test_the_report_can_be_written_again_also_of_an_unfinished_run(run, tmp_path
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("methods", ["fedavg", "fedprox"]),
+        ("methods", ["fedavg", "fedprox", "scaffold", "moon", "fedgen", "fedensemble", "fedhkd", "naivemix", "fedmix"]),
         ("datasets", ["shapes", "cifar10", "celeba"]),
         ("models", ["hfmds-cnn", "resnet18-gn"]),
         ("presets", ["fedavg-cifar10", "HFMDS"]),

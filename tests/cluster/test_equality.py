@@ -9,6 +9,16 @@ from raysim.engine.shared import table_digest
 from tests.simulate import SYNTHESIS, comparable, simulate, simulate_on_ray
 
 EVERYTHING = "tests.parts.everything"  # all hooks at once
+BASELINES = [
+    {"method": "scaffold"},
+    {"method": "moon"},
+    {"method": "fedgen", "fedgen.gen_steps": 5},
+    {"method": "fedensemble"},
+    {"method": "fedensemble", "fedensemble.mode": "models"},
+    {"method": "fedhkd"},
+    {"method": "naivemix"},
+    {"method": "fedmix"},
+]
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +49,10 @@ class TestOnOneNode:
         there = simulate_on_ray(actors=actors, **SYNTHESIS)
         assert comparable(there) == comparable(here)
         assert table_digest(there.shared["hfmds"]) == table_digest(here.shared["hfmds"])
+
+    @pytest.mark.parametrize("settings", BASELINES, ids=str)
+    def test_baselines(self, settings):
+        assert comparable(simulate_on_ray(actors=3, **settings)) == comparable(simulate(**settings))
 
     def test_actor_per_client(self, reference):
         assert comparable(simulate_on_ray(actor_per_client=True)) == reference["fedavg"]

@@ -1,12 +1,15 @@
 """A run that is killed goes on with `resume` and ends as if nothing had happened."""
 
 import json
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+
+from raysim.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = [
@@ -65,6 +68,20 @@ def test_a_job_submitted_again_with_resume_starts_where_there_is_nothing_and_goe
     kill_after(3, out, *words)
     assert raysim(*words).returncode == 0
     assert results(out) == results(undisturbed)
+
+
+@pytest.mark.parametrize("method", ["scaffold", "moon", "fedgen", "fedensemble", "fedhkd", "fedmix"])
+def test_what_a_method_keeps_is_in_its_checkpoints(method, tmp_path):
+    """The last round is taken back and done again."""
+    whole, again = tmp_path / "whole", tmp_path / "again"
+    common = SETTINGS[SETTINGS.index("--model") :]
+    assert main(["run", "--method", method, *common, "--rounds", "3", "--out", str(whole)]) == 0
+    shutil.copytree(whole, again)
+    (again / "checkpoints" / "round-00003.json").unlink()
+    (again / "summary.json").unlink()
+    assert main(["resume", str(again)]) == 0
+    assert '"resumed", "round": 2' in (again / "events.jsonl").read_text()
+    assert results(again) == results(whole)
 
 
 def test_resuming_with_other_settings_is_refused(undisturbed):

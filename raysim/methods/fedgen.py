@@ -1,0 +1,21 @@
+"""FedGen (Zhu et al., 2021): a generator of features from the server, trained on the clients' heads alone."""
+
+from dataclasses import dataclass, field
+
+from raysim.errors import InputError
+from raysim.methods.fedpa import FedPA
+
+
+@dataclass(frozen=True)
+class FedGen(FedPA):
+    """FedGen: the head trained on features from the server's generator; FedPA without prototypes."""
+
+    # What makes it FedGen is no setting.
+    lambda_po: float = field(default=0.0, init=False)
+    lambda_po_floor: float = field(default=0.0, init=False)
+    gamma_ad: float = field(default=0.0, init=False)
+    pairs: str = field(default="all", init=False)
+
+    def check(self, config):
+        if others := [part.name for part in config.parts if isinstance(part, FedPA) and part is not self]:
+            raise InputError(f"--method {config.method}: fedgen is {others[0]} with other settings; use one of them")

@@ -1,0 +1,80 @@
+"""FedHKD (Chen et al., 2023): clients learn from the mean features and soft predictions of every class."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from raysim.features import class_means, class_sums
+from raysim.methods.base import Part, Upload
+from raysim.models.generator import prototype_distance
+from raysim.settings import setting
+
+
+@dataclass(frozen=True)
+class FedHKD(Part):
+    """FedHKD: per-class mean features and soft predictions, averaged by the server, as targets."""
+
+    lambda_q: float = setting(0.05, "weight of the head's distance to the soft predictions (λ)", minimum=0)
+    gamma_h: float = setting(0.05, "weight of the features' distance to the mean features (γ)", minimum=0)
+    temperature: float = setting(0.5, "of the soft predictions (T)", above=0)
+    noise: float = setting(0.0, "standard deviation of noise on a client's mean features", minimum=0)
+
+    # -- client: what the server sent is empty in the first round ----------------------------------------------------
+
+    def loss(self, client, step):
+        real = len(step.real_y)
+        return self.term(client, client.model.module.head, step.features[:real], step.real_y, 1 / real)
+
+    def fused_loss(self, clients, step):
+        features = step.features[:, : step.real_y.shape[1]]
+
+        def heads(means):
+            return step.model.head(means.expand(len(clients), -1, -1))
+
+        return self.term(clients[0], heads, features, step.real_y, step.real_share)
+
+    def term(self, client, head, features, labels, share):
+        """λ·mean_c‖softmax(d(H^c)/T) − Q^c‖ + γ·mean‖e(x) − H^y‖, the first over the classes that have both."""
+        sent, size, total = client.broadcast[self.name], features.shape[-1], None
+        if not sent:
+            return None
+        known, means, predictions = sent["known"], sent["prototypes"][:, :size], sent["prototypes"][:, size:]
+        if self.lambda_q:
+            apart = torch.linalg.vector_norm(self.soften(head(means)) - predictions, dim=-1)
+            total = self.lambda_q * (apart * known).sum(-1) / known.sum()
+        if self.gamma_h:
+            apart = self.gamma_h * (prototype_distance(features, labels, means, known) * share).sum(-1)
+            total = apart if total is None else total + apart
+        return total
+
+    def soften(self, logits):
+        return (logits / self.temperature).softmax(-1)
+
+    @torch.no_grad()
+    def end(self, client):
+        """H and Q times their counts, side by side, which add up to the averages by counts."""
+        if not (self.lambda_q or self.gamma_h):
+            return None
+        held = [class_sums(self.knowledge(client.model.module, x), y, client.classes) for x, y in client.everything()]
+        sums, counts = (sum(column) for column in zip(*held, strict=True))
+        if self.noise:
+            size = client.classes, client.model.module.feature_size
+            noise = client.stream(f"{self.name}/noise").standard_normal(size, dtype=np.float32)
+            sums[:, : size[1]] += self.noise * counts[:, None] * torch.from_numpy(noise).to(sums.device)
+        return Upload(sum={"knowledge": sums, "counts": counts})
+
+    def knowledge(self, module, x):
+        features = module.features(x)
+        return torch.cat([features, self.soften(module.head(features))], 1) if self.lambda_q else features
+
+    # -- server ------------------------------------------------------------------------------------------------------
+
+    def broadcast(self, server):
+        return server.state[self.name]
+
+    def update(self, server, uploads):
+        """Averages by counts; a class nobody had keeps its last."""
+        if uploads.sum:
+            before = server.state[self.name]
+            server.state[self.name] = class_means(uploads.sum["knowledge"], uploads.sum["counts"], before)
