@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.installed
 
-.PHONY: demo test test-slow lint bench setup clean
+.PHONY: demo test test-slow lint bench docs setup clean
 .DEFAULT_GOAL := demo
 
 setup: $(SETUP)
@@ -31,6 +31,9 @@ lint: $(SETUP)
 
 bench: $(SETUP)
 	$(BIN)/python -m benchmarks.compare
+
+docs: $(SETUP)
+	$(BIN)/python -m raysim settings >docs/settings.md
 
 clean:
 	rm -rf $(VENV)

@@ -1,7 +1,7 @@
 """What HFMDS+FedPA costs: synthesis alone, and whole rounds beside a single-purpose script of the same mathematics.
 
     python -m benchmarks.synthesis                     small; figures per local step and per image and step
-    python -m benchmarks.synthesis --paper --out docs/benchmarks.md          20 clients × 2,500 images, T_g 500 (hours)
+    python -m benchmarks.synthesis --paper --out docs/benchmarks.md    20 clients × 2,500 images, T_g 500: half an hour
 
 First, in one process of one thread: images·steps per second of raysim's HFMDS.synthesise beside a loop over clients
 (100 images a batch, Adam, weights not frozen), in turns, on the same images, noise and weights. Then raysim and the
@@ -21,7 +21,8 @@ from benchmarks.workloads import BATCH, CLASSES, Workload, client_batch, pixels,
 
 SMALL = {"clients": 20, "samples": 250, "active": 10, "per_client": 100, "steps": 10}
 PAPER = {"clients": 20, "samples": 2_500, "active": 10, "per_client": 100, "steps": 500}
-EVERY = 2  # the first rounds, until something is synthesised, are other rounds: they are not timed
+EVERY = 2  # rounds between syntheses; training before the first has no synthetic data, and is not timed
+ALONE = 20  # steps of the synthesis alone, where its rate is as good as that of many
 
 
 def raysim_settings(settings: dict) -> dict[str, object]:
@@ -97,22 +98,22 @@ def throughput(workload: Workload, settings: dict, data: str | None, groups: int
 
 
 def rounds(workload: Workload, settings: dict, asked: argparse.Namespace) -> dict[str, dict]:
-    """Side -> seconds of its training rounds and syntheses, the last loss terms, its peak memory."""
+    """Side -> seconds of its syntheses and the training rounds after the first, the last loss terms, peak memory."""
     data = ["--data", str(Path(asked.data).resolve())] if asked.data else []
     theirs = here("hfmds_fedpa", workload.to_json(), *data, "--settings", json.dumps(settings))
     extra = raysim_settings(settings) | dict(asked.set)
     mine = here("ours", workload.to_json(), *data, "--settings", json.dumps(extra))
     with Side("script", theirs) as script, Side("raysim", mine) as raysim:
         measured = {side: {"training": [], "synthesis": []} for side in (script, raysim)}
-        for i in range(EVERY + EVERY * asked.syntheses):
-            for side in (script, raysim) if i % 2 else (raysim, script):
-                answer = side.warm_up() if i < EVERY else side.round()
+        for t in range(1, EVERY * asked.syntheses + 2):
+            for side in (script, raysim) if t % 2 else (raysim, script):
+                answer = side.warm_up() if t < EVERY else side.round()
                 phases = answer["phases"]
                 synthesis = sum(seconds for name, seconds in phases.items() if name.startswith("synthesis"))
                 measured[side]["terms"] = answer["terms"]
-                if i >= EVERY:
+                if t >= EVERY:
                     measured[side]["training"].append(answer["seconds"] - synthesis)
-                if (i + 1) % EVERY == 0 and i >= EVERY:
+                if t % EVERY == 0:
                     measured[side]["synthesis"].append(synthesis)
         return {side.name: values | {"peak": side.peak} for side, values in measured.items()}
 
@@ -146,7 +147,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--paper", action="store_true", help="the paper's size")
     for size in SMALL:
         parser.add_argument(f"--{size.replace('_', '-')}", type=int, help=f"small {SMALL[size]}, paper {PAPER[size]}")
-    parser.add_argument("--syntheses", type=int, default=3, help="timed ones; twice as many training rounds")
+    parser.add_argument("--syntheses", type=int, default=3, help="how many; with twice as many training rounds")
     parser.add_argument("--repeats", type=int, default=5, help="of the synthesis alone")
     parser.add_argument("--groups", type=int, default=2, help="groups of clients in the synthesis alone")
     parser.add_argument("--data", help="folder with CIFAR-10; the built-in shapes otherwise")
@@ -158,15 +159,16 @@ def main(arguments: list[str] | None = None) -> None:
         "synthesis", "hfmds-cnn", (3, 32, 32), sizes["clients"], sizes["samples"], sizes["active"], 0
     )  # fmt: skip
     settings = SETTINGS | {"every": EVERY, "per_client": sizes["per_client"], "steps": sizes["steps"]}
-    ours, loop, apart = throughput(workload, settings, asked.data, asked.groups, asked.repeats)
+    alone = settings | {"steps": min(ALONE, settings["steps"])}
+    ours, loop, apart = throughput(workload, alone, asked.data, asked.groups, asked.repeats)
     ratios = [a / b for a, b in zip(ours, loop, strict=True)]
-    alone = [["raysim", spread(ours, 0), spread(ratios, 2)], ["loop over clients", spread(loop, 0), "1"]]
+    rates = [["raysim", spread(ours, 0), spread(ratios, 2)], ["loop over clients", spread(loop, 0), "1"]]
     text = [
         "## HFMDS+FedPA beside a single-purpose script",
         f"`python -m benchmarks.synthesis`: {workload.describe()}; {settings['per_client']} images per client in "
         f"{settings['steps']} steps. Medians, lowest to highest in brackets.",
-        f"Synthesis alone, one thread (images differ by {apart:.1e} on average, from rounding):",
-        table(["", "images·steps/s", "ratio"], alone),
+        f"Synthesis alone, one thread, {alone['steps']} steps (images differ by {apart:.1e} on average, by rounding):",
+        table(["", "images·steps/s", "ratio"], rates),
         "Rounds, in 2 processes; the loss terms show that both compute the same, with their own draws:",
         table(HEAD, rows_of(rounds(workload, settings, asked), workload, settings)),
         machine(),

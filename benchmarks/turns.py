@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import psutil
@@ -48,11 +48,11 @@ class Turns:
 class Side:
     """The benchmark's end: starts the program, lets it do rounds, and measures its whole process tree.
 
-    Memory is sampled while the program starts and in rounds that are not timed: reading it takes the kernel some
-    milliseconds per process. A timed round ends with one sample.
+    Memory is sampled while the program starts (unless `sampled` is False) and in rounds that are not timed: reading it
+    takes the kernel some milliseconds per process. A timed round ends with one sample.
     """
 
-    def __init__(self, name: str, command: list[str], path: Path = ROOT):
+    def __init__(self, name: str, command: list[str], path: Path = ROOT, sampled: bool = True):
         self.name = name
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by `stop`
         environment = os.environ | {"PYTHONPATH": str(path), "PYTHONUNBUFFERED": "1"}
@@ -63,7 +63,7 @@ class Side:
         )
         self.peak = 0  # bytes
         started = time.perf_counter()
-        with self._sampled():
+        with self._sampled() if sampled else nullcontext():
             self.facts = self._hear()
         self.setup = time.perf_counter() - started
 

@@ -14,7 +14,7 @@ from raysim.engine.environment import secure_local_ray
 from raysim.errors import InputError, RaysimError
 from raysim.observe.progress import Reporter, duration
 from raysim.presets import PRESETS
-from raysim.settings import from_command_line, help_lines, nearest
+from raysim.settings import from_command_line, help_lines, markdown_table, nearest
 
 COMMANDS = {
     "run": "run a simulation",
@@ -25,6 +25,7 @@ COMMANDS = {
     "datasets": "the datasets there are",
     "models": "the models there are",
     "presets": "the papers' settings by name",
+    "settings": "every setting, as docs/settings.md",
 }
 
 
@@ -77,6 +78,8 @@ def _command(words: list[str]) -> None:
 
         for path in rest or [""]:
             reporter.say(f"wrote {write_report(path)}")
+    elif command == "settings":
+        sys.stdout.write(_settings())
     elif command in COMMANDS:
         reporter.say("\n".join(f"  {name:16} {about}" for name, about in _listing(command)))
     else:
@@ -97,15 +100,29 @@ def _listing(command: str) -> list[tuple[str, str]]:
     return catalogue()
 
 
+def _settings() -> str:
+    """Every setting in Markdown, a table for the run and one for each part of a method."""
+    sections = [
+        "# Settings\n\nWritten by `make docs` from the program. Each is a flag, a line of a TOML file (a part's in a "
+        "table with\nits name) and may be in a preset; `--preset NAME` and `--config FILE` come first, later ones win.",
+        markdown_table(RunConfig),
+    ]
+    for name in _parts():
+        sections += [f"## {name}\n\n{methods.describe(name)}", markdown_table(methods.part_class(name), f"{name}.")]
+    return "\n\n".join(sections) + "\n"
+
+
+def _parts() -> list[str]:
+    return [name for name in methods.names() if name != "fedavg" and name not in methods.ALIASES]
+
+
 def _config(words: list[str], defaults: dict[str, object]) -> RunConfig | None:
     """The configuration the words ask for; None if they ask for help."""
     if {"-h", "--help"} & set(words):
         lines = ["settings (as --flags, or lines of a TOML file given with --config):", *help_lines(RunConfig)]
         lines += [f"  {'--preset':28} start from a paper's settings; `raysim presets`"]
         lines += [f"  {'--config':28} a TOML file of settings"]
-        for name in methods.names():
-            if name == "fedavg" or name in methods.ALIASES:
-                continue
+        for name in _parts():
             lines += ["", f"{methods.describe(name)}", *help_lines(methods.part_class(name), f"{name}.")]
         Reporter().say("\n".join(lines))
         return None

@@ -82,6 +82,9 @@ class RunConfig:
         None, "seconds a client may take before its actor is replaced; by default ten times what others took",
         above=0,
     )  # fmt: skip
+    watchdog: float = setting(
+        3600.0, "seconds without any answer from the server, or from actors being started, before the run ends", above=0
+    )
     checkpoint_every: int = setting(1, "rounds between checkpoints, from which a run can go on; 0: none", minimum=0)
     resume: bool = setting(False, "go on where the run in --out stopped, if there is one")
     out: str | None = setting(None, "run directory; by default runs/<method>-<dataset>-<time>")
@@ -106,7 +109,7 @@ class RunConfig:
 # Where and how a run is done, not what comes out of it.
 OPERATIONAL = (
     "data", "download", "actors", "actor_per_client", "gpu_fraction", "in_process", "tsne", "profile", "client_timeout",
-    "checkpoint_every", "resume", "out", "overwrite",
+    "watchdog", "checkpoint_every", "resume", "out", "overwrite",
 )  # fmt: skip
 
 # Saying one of these in a later layer takes back the other of an earlier one.

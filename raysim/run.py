@@ -68,7 +68,7 @@ def run(config: RunConfig, reporter: Reporter) -> tuple[Path, dict]:
     with cluster.connected():
         plan = plan_for(config, *inputs[0])
         reporter.say(plan.describe())
-        pool = Pool(plan, config.actor_per_client, config.client_timeout)
+        pool = Pool(plan, config)
         return _simulate(config, inputs, out, reporter, started, pool, plan)
 
 

@@ -120,6 +120,18 @@ def as_dict(config) -> dict[str, object]:
     return {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if "help" in f.metadata}
 
 
+def markdown_table(cls, prefix: str = "") -> str:
+    """The settings as a table: flag, default, meaning."""
+    rows = ["| flag | default | |", "|---|---|---|"]
+    for field in dataclasses.fields(cls):
+        if "help" in field.metadata:
+            default = "" if field.default is None else f"`{field.default}`"
+            rows.append(
+                f"| `{flag(prefix + field.name)}` | {default} | {field.metadata['help'].replace('|', '&#124;')} |"
+            )
+    return "\n".join(rows)
+
+
 def help_lines(cls, prefix: str = "") -> list[str]:
     """One line of help per setting."""
     lines = []

@@ -65,7 +65,7 @@ def simulate_on_ray(dataset: Dataset | None = None, saver=None, on_round=lambda 
     """Run on the Ray this process is connected to."""
     config = configure(**settings)
     plan = make_plan(config, cluster.nodes(), client_bytes=2**20)
-    return simulate(dataset, Pool(plan, config.actor_per_client, config.client_timeout), saver, on_round, **settings)
+    return simulate(dataset, Pool(plan, config), saver, on_round, **settings)
 
 
 def comparable(result: Result) -> tuple:

@@ -4,14 +4,19 @@ import logging
 import os
 import signal
 import socket
+import sys
+import threading
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import ray
+from ray.exceptions import RayError
 
 from raysim.engine.plan import Node
 from raysim.errors import RaysimError
+
+HEAD_SECONDS, HEAD_MISSES = 5.0, 4  # between looks at the head, and how many in a row may find nobody
 
 ROOT = str(Path(__file__).resolve().parents[2])
 
@@ -41,7 +46,14 @@ def connected():
             where = f"RAY_ADDRESS={address}" if address else "a local Ray"
             raise RaysimError(f"cannot connect to {where}: {reason}") from error
         signal.signal(signal.SIGTERM, on_terminate)
-        yield
+        over = threading.Event()
+        threading.Thread(target=_watch_head, args=(before, over), daemon=True).start()
+        try:
+            yield
+        except RayError as error:  # what nobody expected: a full disk, a node out of reach
+            raise RaysimError(f"Ray failed: {type(error).__name__}: {str(error).strip().splitlines()[0]}") from error
+        finally:
+            over.set()
     finally:
         started = [process for process in psutil.Process().children(recursive=True) if process not in before]
         ray.shutdown()
@@ -52,13 +64,43 @@ def connected():
                 process.kill()
 
 
+def _watch_head(before: list[psutil.Process], over: threading.Event) -> None:
+    """End the process where the head of the cluster is gone: Ray's own calls would wait for it, and not say so."""
+    address = ray.get_runtime_context().gcs_address
+    misses = 0
+    while misses < HEAD_MISSES:
+        if over.wait(HEAD_SECONDS):
+            return
+        try:
+            _connect(address)
+            misses = 0
+        except OSError:
+            misses += 1
+    where = f"RAY_ADDRESS={os.environ['RAY_ADDRESS']}" if "RAY_ADDRESS" in os.environ else "this run"
+    sys.stderr.write(
+        f"raysim: the head of the cluster is gone ({where}, {address}); "
+        "start a new one, then `python -m raysim resume RUN_DIR` goes on\n"
+    )
+    sys.stderr.flush()
+    for process in psutil.Process().children(recursive=True):
+        if process not in before:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+    os._exit(1)  # the main thread may be waiting inside Ray for good
+
+
+def _connect(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+
+
 def _check_listening(address: str) -> None:
     """Say at once that nobody is at host:port; ray.init would try for minutes."""
     host, _, port = address.rpartition(":")
     if not (host and port.isdigit()) or "://" in address:
         return  # "auto", "local" and the like are for Ray to understand
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+        _connect(address)
     except OSError as error:
         raise RaysimError(
             f"cannot connect to RAY_ADDRESS={address}: {error.strerror or error}; "

@@ -22,6 +22,9 @@ class InProcess:
     def reserve(self) -> None:
         """Nothing to reserve."""
 
+    def follow_nodes(self) -> None:
+        """There are none."""
+
     def start(self, federation) -> tuple[list[dict], int]:
         self.server = Server(federation)
         self.workers = [Worker(federation) for _ in range(self.workers_wanted)]

@@ -43,18 +43,19 @@ class Plan:
     server_gpu: float
     memory_needed: int
     memory_there: int
+    most: int  # client actors there may be when nodes join
 
     @property
     def actors(self) -> int:
         return len(self.actor_slots)
 
-    def bundles(self) -> list[dict[str, float]]:
-        """One placement-group bundle per slot."""
-        return [{"CPU": max(s.actors * self.cpus_per_actor, 0.001)} | ({"GPU": 1} if s.gpu else {}) for s in self.slots]
+    def bundle(self, slot: Slot) -> dict[str, float]:
+        """What a slot takes of its node."""
+        return {"CPU": max(slot.actors * self.cpus_per_actor, 0.001)} | ({"GPU": 1} if slot.gpu else {})
 
     def total(self) -> dict[str, float]:
-        """What the bundles ask of the cluster together."""
-        asked = {"CPU": round(sum(b["CPU"] for b in self.bundles()), 2)}
+        """What the slots take together."""
+        asked = {"CPU": round(sum(self.bundle(slot)["CPU"] for slot in self.slots), 2)}
         return asked | ({"GPU": len(self.slots)} if self.gpus_per_actor else {})
 
     def describe(self) -> str:
@@ -129,7 +130,8 @@ def make_plan(config: RunConfig, nodes: list[Node], client_bytes: int) -> Plan:
     counts = [actor_slots.count(i) for i in range(len(places))]
     last = max(i for i, c in enumerate(counts) if c or i == 0)
     slots = tuple(Slot(node, gpu, c) for (node, gpu), c in zip(places[: last + 1], counts, strict=False))
-    return Plan(slots, actor_slots, cpus_per_actor, share, server_gpu, int(memory_needed), int(memory_there))
+    most = actors if config.actors or config.actor_per_client else config.active
+    return Plan(slots, actor_slots, cpus_per_actor, share, server_gpu, int(memory_needed), int(memory_there), most)
 
 
 def _deal(actors: int, places, nodes: list[Node], share: float, server_gpu: float) -> tuple[int, ...]:

@@ -1,41 +1,19 @@
-"""The Ray runner: starts the plan's actors, hands out work as they ask for it, and replaces those that die."""
+"""The Ray runner: hands out work to the actors as they ask for it, replaces those that die, follows the nodes."""
 
-import importlib
 import time
 
 import ray
-from ray.exceptions import ObjectLostError, OwnerDiedError, RayActorError, RayError, RayTaskError
-from ray.util.placement_group import placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.exceptions import GetTimeoutError, ObjectLostError, OwnerDiedError, RayActorError, RayError, RayTaskError
 
+from raysim.config import RunConfig
 from raysim.engine.messages import TRIES, ClientFailure, RunFailure, ServerLost
+from raysim.engine.places import Places
 from raysim.engine.plan import Plan
 from raysim.engine.work import Answers, Pass, Queue
-from raysim.errors import PlanError
 
-PLACEMENT_SECONDS = 20
 # How long a call may take before its actor counts as hung: so many times what the slowest took, and no less than that.
-PATIENCE, LEAST_SECONDS, FIRST_SECONDS = 10.0, 60.0, 3600.0
-
-
-class _Host:
-    """Holds a Worker or a Server. Imports it in the actor's own process: the driver needs no torch."""
-
-    def __init__(self, module: str, kind: str, federation):
-        self.held = getattr(importlib.import_module(module), kind)(federation)
-
-    def call(self, method: str, *arguments):
-        return getattr(self.held, method)(*arguments)
-
-
-@ray.remote(num_cpus=0)
-class ServerActor(_Host):
-    """The server of a run."""
-
-
-@ray.remote(num_cpus=0)
-class ClientActor(_Host):
-    """Hosts whichever clients it is given."""
+PATIENCE, LEAST_SECONDS = 10.0, 60.0
+NODE_SECONDS = 5.0  # between looks at which nodes there are
 
 
 class Pool:
@@ -45,14 +23,18 @@ class Pool:
     before that, all its groups of the pass are run again elsewhere: client work is pure, so nothing changes.
     """
 
-    def __init__(
-        self, plan: Plan, pinned: bool, client_timeout: float | None = None, on_event=lambda kind, **details: None
-    ):
-        self.plan, self.pinned, self.client_timeout, self.on_event = plan, pinned, client_timeout, on_event
-        self.starting: dict[int, object] = {}  # replaced actor -> its hello, until that comes
+    def __init__(self, plan: Plan, config: RunConfig, on_event=lambda kind, **details: None):
+        self.places = Places(plan)
+        self.pinned, self.client_timeout, self.watchdog = (
+            config.actor_per_client, config.client_timeout, config.watchdog
+        )  # fmt: skip
+        self.on_event = on_event
+        self.server, self.asked = None, ""  # the actor, and what it was asked for last
+        self.actors: dict[int, object] = {}
+        self.starting: dict[int, tuple] = {}  # actor -> its hello, since when, and how often it has failed to start
         self.slowest: dict[str, float] = {}  # method -> most seconds a call has taken, per unit of cost
-        self.placement, self.server, self.actors = None, None, []
         self.failures = 0  # actors lost so far
+        self.looked = time.monotonic()  # at the nodes
 
     def put(self, value):
         return ray.put(value)
@@ -60,14 +42,16 @@ class Pool:
     def get(self, reference):
         """What the server gives; without it the run has to go back to its last checkpoint."""
         try:
-            return self._get(reference)
+            return self._get(reference, f"the server ({self.asked})")
         except RayError as error:
             raise _server_lost(error) from None
 
-    def _get(self, reference):
+    def _get(self, reference, whom: str):
         """The value; what went wrong in an actor's code comes out with its own traceback, its death as Ray says it."""
         try:
-            return ray.get(reference)
+            return ray.get(reference, timeout=self.watchdog)
+        except GetTimeoutError:
+            raise self._stuck(whom) from None
         except RayTaskError as error:
             if isinstance(error.cause, ClientFailure):
                 raise error.cause from None
@@ -83,46 +67,61 @@ class Pool:
 
     def reserve(self) -> None:
         """Take the plan's place in the cluster, or say that there is none."""
-        selector = [{"ray.io/node-id": slot.node} for slot in self.plan.slots]
-        self.placement = placement_group(self.plan.bundles(), bundle_label_selector=selector)
-        if not self.placement.wait(PLACEMENT_SECONDS):
-            free = {k: round(v, 2) for k, v in sorted(ray.available_resources().items()) if k in ("CPU", "GPU")}
-            raise PlanError(
-                f"no room for {self.plan.actors} client actors within {PLACEMENT_SECONDS} s: asked for "
-                f"{self.plan.total()}, free {free or 'nothing'}; wait for other jobs, or use fewer --actors"
-            )
+        self.places.reserve()
 
     def start(self, federation) -> tuple[list[dict], int]:
         """Start every actor; what each runs on, and the bytes of one model."""
         self.federation = ray.put(federation)
-        self.server = self._start_server()
-        self.actors = [self._start_actor(i) for i in range(self.plan.actors)]
-        hellos = [actor.call.remote("hello") for actor in [self.server, *self.actors]]
+        self.server = self.places.start_server(self.federation)
+        self.actors = {i: self.places.start_actor(i, self.federation) for i in self.places.slot}
+        hellos = [actor.call.remote("hello") for actor in [self.server, *self.actors.values()]]
         try:
-            server, *clients = self._get(hellos)
-        except RayActorError as error:
+            server, *clients = self._get(hellos, "the actors to start")
+        except RayError as error:
             raise RunFailure("an actor could not start", str(error)) from None
         self.server_gpus, self.gpus = server, [gpus for _, gpus, _ in clients]
-        return [fingerprint for fingerprint, _, _ in clients], clients[0][2]
+        self.fingerprints = [fingerprint for fingerprint, _, _ in clients]
+        return self.fingerprints, clients[0][2]
 
     def restart_server(self, lost: ServerLost) -> None:
         """A new server in the old one's place; it knows nothing yet."""
         self.failures += 1
         self.on_event("server_lost", reason=str(lost))
         ray.kill(self.server)
-        self.server = self._start_server()
+        self.follow_nodes(at_once=True)
+        if (evicted := self.places.move_server()) is not None:
+            self._drop(evicted)
+        self.server = self.places.start_server(self.federation)
         try:
-            ray.get(self.server.call.remote("hello"))
+            ray.get(self.server.call.remote("hello"), timeout=self.watchdog)
         except RayError as error:
             raise RunFailure("the server actor was lost and cannot be started again", str(error)) from None
 
     def call_server(self, method: str, *arguments, returns: int = 1):
         """Reference(s) to what the server's method gives."""
+        self.asked = method
         return self.server.call.options(name=method, num_returns=returns).remote(method, *arguments)
+
+    def follow_nodes(self, at_once: bool = False) -> None:
+        """Let go of the actors of nodes that are gone, and start some on nodes that have joined."""
+        if not at_once and time.monotonic() - self.looked < NODE_SECONDS:
+            return
+        self.looked = time.monotonic()
+        lost, joined = self.places.changes()
+        for node, actors in lost.items():
+            self.on_event("node_lost", node=node, actors=actors)
+            for index in actors:
+                self._drop(index)
+        for node, actors in joined.items():
+            self.on_event("node_joined", node=node, actors=actors)
+            for index in actors:
+                self._start(index)
+        if not self.actors:
+            raise RunFailure("no node with client actors is left; `python -m raysim resume` goes on elsewhere", "")
 
     def run(self, work: Pass) -> Answers:
         """Pull the pass through the actors, until everything is done and collected."""
-        queue = Queue(work.groups, work.costs, self.plan.actors)
+        queue = Queue(work.groups, work.costs, len(self.actors))
         answers = Answers()
         while queue:
             done = self._hand_out(work, queue)
@@ -136,51 +135,60 @@ class Pool:
 
     def stop(self) -> None:
         """Give everything back to the cluster."""
-        for actor in [self.server, *self.actors] if self.server else []:
+        for actor in [self.server, *self.actors.values()] if self.server else []:
             ray.kill(actor)
-        if self.placement:
-            remove_placement_group(self.placement)
+        self.places.release()
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _hand_out(self, work: Pass, queue: Queue) -> dict[int, list]:
         """Empty the queue. Actor -> its finished calls (groups, first value, references to the others)."""
-        idle = list(range(self.plan.actors))[::-1]
+        idle = sorted(self.actors.keys() - self.starting.keys(), reverse=True)
         busy: dict = {}  # first reference -> (actor, groups, other references, when it began)
-        done: dict[int, list] = {i: [] for i in idle}
+        done: dict[int, list] = {}
         deaths: dict[int, int] = {}
         pinned = self.pinned and work.states is not None
         while queue or busy:
             while queue and (idle or pinned):
                 groups = queue.take(only_one=pinned)
-                index = groups[0][0] if pinned else idle.pop()
+                index = self._own_actor(groups[0][0]) if pinned else idle.pop()
                 call = self.actors[index].call.options(name=work.method, num_returns=work.returns)
                 references = call.remote(work.method, *work.arguments(groups))
                 first, *rest = references if work.returns > 1 else (references,)
                 busy[first] = (index, groups, tuple(rest), time.monotonic())
-            finished = self._wait(work.method, queue, busy)
+            finished, started = self._wait(work.method, queue, busy)
+            idle += started
+            if finished is None:
+                continue
             index, groups, rest, began = busy.pop(finished)
             try:
-                done[index].append((groups, self._get(finished), rest))
+                done.setdefault(index, []).append((groups, self._get(finished, "a client actor"), rest))
                 rate = (time.monotonic() - began) / queue.cost_of(groups)
                 self.slowest[work.method] = max(rate, self.slowest.get(work.method, 0.0))
-            except RayActorError as error:
+                idle.append(index)
+            except RayError as error:  # it died, ran out of memory, went with its node, or is out of reach
                 first = groups[0][0]
                 deaths[first] = deaths.get(first, 0) + 1
                 if deaths[first] >= TRIES:
                     who = "test batch" if work.states is None else "client"
                     raise RunFailure(f"{who} {first} took its actor down {TRIES} times", str(error)) from None
-                self._replace(index, error)
                 # A summing actor takes its finished calls with it; other results are safe with the driver.
-                lost = done.pop(index) if work.summed else []
-                done.setdefault(index, [])
-                queue.give_back([g for call in lost for g in call[0]] + groups)
-            if not pinned:
-                idle.append(index)
+                lost = done.pop(index, []) if work.summed else []
+                again = [g for call in lost for g in call[0]] + groups
+                queue.give_back(again)
+                self._replace(index, error, again)
+            idle = [i for i in idle if i in self.actors]  # a node may have gone with some
         return {index: calls for index, calls in done.items() if calls}
 
-    def _wait(self, method: str, queue: Queue, busy: dict):
-        """The next finished call. An actor that takes far too long is killed, and its call then fails as lost."""
+    def _own_actor(self, client: int) -> int:
+        """With an actor for each client: its own, or where that went with its node, one of the others."""
+        return client if client in self.actors else sorted(self.actors)[client % len(self.actors)]
+
+    def _wait(self, method: str, queue: Queue, busy: dict) -> tuple[object | None, list[int]]:
+        """The next finished call, or actors that have started meanwhile.
+
+        An actor that takes far too long is killed, and its call then fails as lost.
+        """
         while True:
             now = time.monotonic()
             left = {r: self._allowed(method, queue, call) - (now - call[3]) for r, call in busy.items()}
@@ -188,73 +196,121 @@ class Pool:
                 index, groups, rest, began = busy[reference]
                 clients = [k for group in groups for k in group]
                 self.on_event("actor_hung", actor=index, clients=clients, seconds=round(now - began, 1))
-                ray.kill(self.actors[index])
+                if index in self.actors:
+                    ray.kill(self.actors[index])
                 busy[reference] = (index, groups, rest, now)  # its end will be noticed soon
                 left[reference] = LEAST_SECONDS
-            started = {hello: i for i, hello in self.starting.items()}
-            found, _ = ray.wait([*busy, *started], num_returns=1, timeout=min(left.values()))
-            ready = found[0] if found else None
-            if ready in busy:
-                return ready
-            if ready in started:  # only now its work begins
-                index = started[ready]
-                del self.starting[index]
-                for reference, (i, groups, rest, _) in list(busy.items()):
-                    if i == index:
-                        busy[reference] = (i, groups, rest, time.monotonic())
+            seconds = min(left.values(), default=self.watchdog)
+            if self.starting:  # on a node that has gone it would never come
+                seconds = min(seconds, NODE_SECONDS)
+            hellos = {hello: index for index, (hello, _, _) in self.starting.items()}
+            found, _ = ray.wait([*busy, *hellos], num_returns=1, timeout=max(seconds, 0))
+            if found and found[0] in busy:
+                return found[0], []
+            if found:
+                index = hellos[found[0]]
+                if self._has_started(index):
+                    for reference, (i, groups, rest, _) in list(busy.items()):
+                        if i == index:  # only now its work begins
+                            busy[reference] = (i, groups, rest, time.monotonic())
+                    return None, [index]
+            elif self.starting:
+                self._check_starting()
 
     def _allowed(self, method: str, queue: Queue, call: tuple) -> float:
         """Seconds a call may take."""
         index, groups, _, _ = call
         if index in self.starting:
-            return FIRST_SECONDS
+            return self.watchdog
         if self.client_timeout:
             return self.client_timeout * sum(map(len, groups))
         if method not in self.slowest:
-            return FIRST_SECONDS
+            return self.watchdog
         return LEAST_SECONDS + PATIENCE * self.slowest[method] * queue.cost_of(groups)
 
     def _collect(self, done: dict[int, list], queue: Queue, answers: Answers) -> dict[int, list]:
         """Ask every actor that worked for its sums; what a dead one held goes back into the queue."""
-        asked = {i: self.actors[i].call.options(name="collect", num_returns=2).remote("collect") for i in done}
+        asked = {
+            i: self.actors[i].call.options(name="collect", num_returns=2).remote("collect")
+            for i in done
+            if i in self.actors
+        }
         kept = {}
-        for index, (count, sums) in asked.items():
-            groups = [g for call in done[index] for g in call[0]]
-            try:
-                summed = self._get(count)
-            except RayActorError as error:
-                self._replace(index, error)
+        for index, calls in done.items():
+            groups = [g for call in calls for g in call[0]]
+            if index not in asked:  # its node has gone since
                 queue.give_back(groups)
+                continue
+            count, sums = asked[index]
+            try:
+                summed = self._get(count, f"client actor {index} (collect)")
+            except RayError as error:
+                queue.give_back(groups)
+                self._replace(index, error, groups)
                 continue
             expected = sum(len(g) for g in groups)
             if summed != expected:
                 raise RunFailure(f"client actor {index} summed {summed} clients where {expected} were expected", "")
             answers.sums.append(sums)
-            kept[index] = done[index]
+            kept[index] = calls
         return kept
 
-    def _slot(self, slot: int) -> PlacementGroupSchedulingStrategy:
-        return PlacementGroupSchedulingStrategy(self.placement, placement_group_bundle_index=slot)
+    def _start(self, index: int, tries: int = 0) -> None:
+        self.actors[index] = self.places.start_actor(index, self.federation)
+        self.starting[index] = (self.actors[index].call.remote("hello"), time.monotonic(), tries)
 
-    def _start_server(self):
-        options = {"num_gpus": self.plan.server_gpu, "scheduling_strategy": self._slot(0)}
-        return ServerActor.options(**options).remote("raysim.engine.server", "Server", self.federation)
+    def _has_started(self, index: int) -> bool:
+        """Whether an actor that was being started is there; if it failed, it is tried again, and then given up."""
+        hello, since, tries = self.starting.pop(index)
+        try:
+            fingerprint, _, _ = ray.get(hello)
+        except RayError as error:
+            self.follow_nodes(at_once=True)
+            if index in self.actors and tries + 1 < TRIES:
+                self._start(index, tries + 1)
+            elif index in self.actors:
+                self._give_up(index, f"it cannot be started: {str(error).strip().splitlines()[0]}")
+            return False
+        if fingerprint not in self.fingerprints:  # the run would no longer be the same as on one kind of device
+            self._give_up(index, f"it runs on something else: {fingerprint}")
+            return False
+        self.on_event("actor_back", actor=index, seconds=round(time.monotonic() - since, 1))
+        return True
 
-    def _start_actor(self, index: int):
-        return ClientActor.options(
-            num_cpus=self.plan.cpus_per_actor,
-            num_gpus=self.plan.gpus_per_actor,
-            scheduling_strategy=self._slot(self.plan.actor_slots[index]),
-        ).remote("raysim.engine.worker", "Worker", self.federation)
+    def _give_up(self, index: int, reason: str) -> None:
+        """Go on without an actor that is no use; the last one's reason is the run's end."""
+        self.on_event("actor_given_up", actor=index, reason=reason)
+        self._drop(index)
+        if not self.actors:
+            raise RunFailure(f"no client actor is left; of the last one: {reason}", "")
 
-    def _replace(self, index: int, error: RayActorError) -> None:
-        """A new actor in the dead one's place. The old is killed in case it was only out of reach."""
-        ray.kill(self.actors[index])
+    def _check_starting(self) -> None:
+        """None has come for a while: their nodes may be gone, or there may be no room."""
+        self.follow_nodes(at_once=True)
+        for index, (_, since, _) in self.starting.items():
+            if len(self.starting) == len(self.actors) and time.monotonic() - since > self.watchdog:
+                raise self._stuck(f"client actor {index} to start")
+
+    def _replace(self, index: int, error: RayError, groups: list[list[int]]) -> None:
+        """A new actor in the dead one's place, if its node is there. The old is killed: it may be only out of reach."""
         self.failures += 1
         reason = str(error).strip().splitlines()[0]
-        self.on_event("actor_lost", actor=index, reason=reason)
-        self.actors[index] = self._start_actor(index)
-        self.starting[index] = self.actors[index].call.remote("hello")
+        self.on_event("actor_lost", actor=index, reason=reason, clients=sum(map(len, groups)))
+        if index in self.actors:
+            ray.kill(self.actors[index])
+        self.follow_nodes(at_once=True)
+        if index in self.actors:
+            self._start(index)
+
+    def _drop(self, index: int) -> None:
+        """Go on without this actor."""
+        self.starting.pop(index, None)
+        if actor := self.actors.pop(index, None):
+            ray.kill(actor)
+
+    def _stuck(self, whom: str) -> RunFailure:
+        self.on_event("no_progress", waiting_for=whom, seconds=self.watchdog)
+        return RunFailure(f"no progress for {self.watchdog:g} s (--watchdog), waiting for {whom}", "")
 
 
 def _server_lost(error: RayError) -> ServerLost:

@@ -59,10 +59,13 @@ class Simulation:
                 losses = 1 if len(history) > reached else losses + 1
                 if losses >= TRIES:
                     raise
+                began = time.monotonic()
                 self.runner.restart_server(lost)
                 checkpoint = self.saver.load() if self.saver else None
                 self.restore(checkpoint)
-                del history[checkpoint.round if checkpoint else 0 :]
+                kept = checkpoint.round if checkpoint else 0
+                del history[kept:]
+                self.runner.on_event("server_back", seconds=round(time.monotonic() - began, 1), round=kept)
 
     def rounds(self, history: list[dict], on_round: Callable[[dict], None]) -> None:
         """One round after another, each added to the history, told, and kept in a checkpoint."""
@@ -107,6 +110,7 @@ class Simulation:
 
     def round(self, t: int) -> dict:
         """Extra exchanges, sample, broadcast, train, aggregate, evaluate."""
+        self.runner.follow_nodes()
         cohort = self.sample(t)
         line = {"round": t, "accuracy": None, "loss": None, "clients": len(cohort), "bytes_up": 0, "bytes_down": 0}
         line["gflops"] = {}  # per client, by what it does; training only in the last round

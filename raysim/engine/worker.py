@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from ray.exceptions import RayError
 
 from raysim.engine import fused
 from raysim.engine.client import (
@@ -267,6 +268,8 @@ class Worker(Evaluation):
         where = f"{who} failed in round {self.broadcast.t} ({self.config.method})"
         try:
             yield
+        except RayError:  # what it needed is gone: not the client's doing
+            raise
         except NotSummable as error:
             raise ClientFailure(f"{where}: its update {error}; a lower --lr usually helps", "") from error
         except Exception as error:

@@ -16,7 +16,7 @@ def plan(nodes, **settings):
 def test_one_actor_per_cpu_without_gpus():
     made = plan([MACHINE])
     assert (made.actors, made.cpus_per_actor, made.gpus_per_actor, made.server_gpu) == (2, 1.0, 0.0, 0.0)
-    assert made.bundles() == [{"CPU": 2.0}]
+    assert [made.bundle(slot) for slot in made.slots] == [{"CPU": 2.0}]
     assert "2 client actors (1 CPU each), 2 per node on 1 node, 1 node" in made.describe()
 
 
@@ -25,8 +25,8 @@ def test_eight_actors_on_four_gpus_are_two_on_each_and_the_server_on_the_first()
     assert [slot.actors for slot in made.slots] == [2, 2, 2, 2]
     assert 2 * made.gpus_per_actor + made.server_gpu <= 1
     assert made.gpus_per_actor == 0.45
-    assert all(bundle["GPU"] == 1 for bundle in made.bundles())
-    assert sum(bundle["CPU"] for bundle in made.bundles()) <= GPUS.cpus
+    assert all(bundle["GPU"] == 1 for bundle in map(made.bundle, made.slots))
+    assert sum(bundle["CPU"] for bundle in map(made.bundle, made.slots)) <= GPUS.cpus
     assert "2 per GPU on 4 GPUs" in made.describe()
     assert "0.1 of the first GPU" in made.describe()
 
