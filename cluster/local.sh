@@ -16,6 +16,7 @@ running() { grep -lzxF "RAYSIM_OWNER=$state" /proc/[0-9]*/environ 2>/dev/null | 
 
 stop() {
     local file pid
+    [ -f "$state/made-by-local.sh" ] || return 0 # never delete somebody else's directory
     for file in "$state"/node*.pid; do
         if [ -f "$file" ] && is_ours "$(cat "$file")"; then kill -TERM "$(cat "$file")" || true; fi # and so its node's
     done
@@ -24,8 +25,7 @@ stop() {
         sleep 0.2
     done
     for pid in $(running); do kill -KILL "$pid" 2>/dev/null || true; done
-    rm -rf "$state/ray" "$state"/node*.{pid,log} "$state/token" "$state/exports" # only what we made: DIR may be wrong
-    [ ! -d "$state" ] || rmdir "$state"
+    rm -rf "$state"
 }
 
 status() {
@@ -41,11 +41,12 @@ status() {
 
 # One raylet in the background, in a session of its own, so that it outlives this shell and its Ctrl-C.
 start_node() { # NUMBER OPTIONS OF ray start
-    local log="$state/node$1.log" pid="$state/node$1.pid"
+    local log="$state/node$1.log" pid="$state/node$1.pid" temp="$state/ray$1"
     shift
-    # Worker ports 0: any free one. By default every raylet deals out the same range.
+    # A temp directory each: in one, nodes that start at once choose the same socket. Worker ports 0: any free one, for
+    # by default every raylet deals out the same range.
     # SPT_NOENV: worker processes change their title without writing it over the environment we know them by.
-    RAYSIM_OWNER=$state SPT_NOENV=1 setsid ray start --block --temp-dir "$state/ray" --disable-usage-stats \
+    RAYSIM_OWNER=$state SPT_NOENV=1 setsid ray start --block --temp-dir "$temp" --disable-usage-stats \
         --min-worker-port 0 --max-worker-port 0 --num-cpus "$cpus" --num-gpus "$gpus" --memory "$memory" \
         --object-store-memory "$store" "$@" >"$log" 2>&1 </dev/null &
     echo $! >"$pid"
@@ -84,11 +85,12 @@ start() {
     fi
     [ ! -e "$state" ] || die 2 "$state exists: cluster/local.sh stop ends what runs there"
     mkdir -m 700 "$state"
+    touch "$state/made-by-local.sh"
     trap stop EXIT # until all is up
 
     # The nodes share this machine's memory; each alone would claim most of it.
-    available=$(awk '/^MemAvailable/ { printf "%d", $2 * 1024 }' /proc/meminfo)
-    memory=$((available * 6 / 10 / nodes)) store=$((available * 3 / 10 / nodes))
+    available=$(awk '/^MemAvailable/ { print $2 }' /proc/meminfo) # in KiB
+    memory=$((available * 1024 * 6 / 10 / nodes)) store=$((available * 1024 * 3 / 10 / nodes))
     if [ "${RAY_AUTH_MODE:-token}" = token ]; then use_new_token "$state/token"; else unset RAY_ADDRESS; fi
     local ports
     read -r -a ports < <(free_ports $((nodes + 3)))
