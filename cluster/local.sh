@@ -54,7 +54,7 @@ start_node() { # NUMBER OPTIONS OF ray start
 
 wait_for_node() { # NUMBER
     local log="$state/node$1.log"
-    until grep -q "Ray runtime started" "$log"; do
+    until grep -qs "Ray runtime started" "$log"; do
         kill -0 "$(cat "$state/node$1.pid")" 2>/dev/null || { cat "$log" >&2; die 1 "node $1 did not start"; }
         sleep 0.2
     done

@@ -15,7 +15,7 @@ import yaml
 from ray._private import ray_constants
 from ray.dashboard.modules.metrics.dashboards import default_dashboard_panels
 
-from raysim.observe.metrics import COUNTERS, GAUGES, TAGS
+from raysim.observe.metrics import COUNTERS, GAUGES, TAGS, Metrics
 from tests.simulate import simulate_on_ray
 
 MONITORING = Path(__file__).parents[2] / "cluster" / "monitoring"
@@ -73,12 +73,11 @@ def test_prometheus_reads_the_list_ray_writes():
     assert Path(path).name == ray_constants.PROMETHEUS_SERVICE_DISCOVERY_FILE
 
 
+@pytest.mark.skipif(
+    not shutil.which("prometheus"), reason="prometheus is not installed; on Debian: apt install prometheus"
+)
 @pytest.mark.usefixtures("local_ray")
 def test_prometheus_collects_a_run(tmp_path):
-    if not shutil.which("prometheus"):
-        pytest.skip("prometheus is not installed; on Debian: apt install prometheus")
-    from raysim.observe.metrics import Metrics
-
     address = f"127.0.0.1:{ray.nodes()[0]['MetricsExportPort']}"  # what Ray's dashboard would write there
     (tmp_path / "nodes.json").write_text(json.dumps([{"labels": {"job": "ray"}, "targets": [address]}]))
     config = (MONITORING / "prometheus.yml").read_text()
