@@ -83,16 +83,16 @@ def _simulate(config, inputs, out, reporter, started, runner, plan) -> tuple[Pat
             record.event("note", text=note)
         runner.on_event = record.event
         counts = dealt.counts(dataset.train.y, dataset.classes)
-        # Drawn while the actors start: importing matplotlib takes a second. A daemon, so that it cannot keep an
-        # interrupted run alive: an interrupt in the middle of logging leaves a lock behind it would wait for.
+        # Drawn during the first rounds: importing matplotlib takes a second that the actors need to start. A daemon, so
+        # that it cannot keep an interrupted run alive: an interrupt in the middle of logging leaves a lock behind.
         picture = (counts, dataset.class_names, out / "labels.png")
         drawing = threading.Thread(target=draw_labels, args=picture, daemon=True)
-        drawing.start()
         data = federation(config, dataset, dealt, runner.put)
         class_names = list(dataset.class_names)
         del dataset  # the pixels are in the store
         release_memory()
         fingerprints, model_bytes = runner.start(data)
+        drawing.start()
         distinct = [f for i, f in enumerate(fingerprints) if f not in fingerprints[:i]]
         if len(distinct) > 1:
             text = f"mixed hardware ({distinct}): equal hashes are promised on one kind of device only"

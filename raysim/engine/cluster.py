@@ -33,9 +33,12 @@ def connected():
     address = os.environ.get("RAY_ADDRESS")
     if address:
         _check_listening(address)
-    options = {"runtime_env": {"env_vars": worker_environment()}, "logging_level": logging.ERROR}
-    if not address:
+    options = {"logging_level": logging.ERROR}
+    if address:
+        options["runtime_env"] = {"env_vars": worker_environment()}
+    else:  # its workers inherit ours, and those Ray starts beforehand can be used
         options["include_dashboard"] = False
+        os.environ |= worker_environment()
     on_terminate = signal.getsignal(signal.SIGTERM)  # ray.init puts its own there
     before = psutil.Process().children(recursive=True)
     try:
