@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
 # A Ray cluster on this machine for one job: start a head of our own, `ray job submit` what is asked, follow it, stop.
 # Usage: cluster/one_job.sh BIN_DIR [OPTIONS OF ray job submit] -- jobs/fedavg_100clients.py [--rounds 5 …]
-# RAY_START adds options to `ray start`, for example RAY_START="--num-gpus 4".
+# To change: RAY_START adds options to `ray start`, for example RAY_START="--num-gpus 4".
 set -euo pipefail
 cd "$(dirname "$0")/.." # jobs run where Ray was started, so paths in them are relative to the repository
+# shellcheck source=cluster/common.sh
+. cluster/common.sh
 bin=$(cd "$1" && pwd)
 shift
 export PATH="$bin:$PATH" # jobs get the PATH Ray was started with, and `env python` must find ours
+# shellcheck disable=SC2086 # RAY_START is a list of words
+refuse_open_dashboard ${RAY_START:-}
 
 state=$(mktemp -d "${TMPDIR:-/tmp}/raysim-XXXXXX") # short: Ray puts sockets below it
 head=""
@@ -18,18 +22,8 @@ stop() {
 trap stop EXIT
 trap 'stop; exit 130' INT TERM
 
-# Four ports at once, so that they differ.
-read -r gcs dashboard agent client < <(python -c '
-import socket
-sockets = [socket.socket() for _ in range(4)]
-for s in sockets:
-    s.bind(("127.0.0.1", 0))
-print(*(s.getsockname()[1] for s in sockets))')
-
-# Only who can read this file can submit to the cluster.
-(umask 077 && python -c 'import secrets; print(secrets.token_hex(32), end="")' >"$state/token")
-unset RAY_ADDRESS RAY_AUTH_TOKEN
-export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$state/token" RAY_USAGE_STATS_ENABLED=0
+read -r gcs dashboard agent client < <(free_ports 4)
+use_new_token "$state/token"
 export RAY_API_SERVER_ADDRESS="http://127.0.0.1:$dashboard"
 
 echo "starting Ray; dashboard while the job runs: $RAY_API_SERVER_ADDRESS (token: $state/token)"
@@ -38,9 +32,5 @@ ray start --head --block --port "$gcs" --dashboard-host 127.0.0.1 --dashboard-po
     --dashboard-agent-listen-port "$agent" --ray-client-server-port "$client" --temp-dir "$state/ray" \
     --disable-usage-stats ${RAY_START:-} >"$state/head.log" 2>&1 &
 head=$!
-# The dashboard answers before the agent that runs jobs is there, so readiness is a job that went through.
-until ray job submit --no-wait -- true >/dev/null 2>&1; do
-    kill -0 "$head" 2>/dev/null || { cat "$state/head.log" >&2; echo "one_job.sh: Ray did not start" >&2; exit 1; }
-    sleep 0.5
-done
+wait_for_jobs "$head" "$state/head.log"
 ray job submit --log-style=record "$@"

@@ -21,6 +21,7 @@ from raysim.engine.simulation import Result, Simulation
 from raysim.engine.store import federation, release_memory
 from raysim.observe.features import draw_features
 from raysim.observe.labels import draw_labels
+from raysim.observe.metrics import Metrics
 from raysim.observe.progress import Reporter
 from raysim.observe.report import write_report
 from raysim.observe.synthetic import draw_beside_real, export
@@ -100,10 +101,13 @@ def _simulate(config, inputs, out, reporter, started, runner, plan) -> tuple[Pat
         )  # fmt: skip
         setup = time.perf_counter() - started
         reporter.start(config.rounds)
+        metrics = Metrics(out.name) if plan else None  # Ray's, so only with it
 
         def on_round(line: dict) -> None:
             record.metrics(line)
             reporter.round(line)
+            if metrics:
+                metrics.round(line)
 
         checkpoint = None
         if config.checkpoint_every:
