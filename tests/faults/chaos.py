@@ -64,7 +64,7 @@ def main() -> int:
             say(f"    {remark}")
         for problem in outcome.problems:
             say(f"    PROBLEM: {problem}")
-        say(f"    {'differs' if outcome.problems else 'equal'}, {time.monotonic() - began:.0f} s")
+        say(f"    {rows[-1]}  {time.monotonic() - began:.0f} s")
     say("\n| scenario | faults | recovery: median s | worst s | clients repeated | rounds repeated | equal |")
     say("\n".join(["|---|---|---|---|---|---|---|", *rows]))
     if failed:

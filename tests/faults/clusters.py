@@ -12,8 +12,10 @@ def nodes(lab: Lab, rounds: int = 30) -> Outcome:
     settings += ["--reaper.ballast", 40_000]  # 160 kB: too large to travel with the answer
     out, outcome = lab.folder / "run", Outcome("1 node, then 1 more")
     with lab.cluster("--num-cpus", "1") as (address, _):
-        others = [lab.node("--address", address, "--num-cpus", "1") for _ in range(2)]
-        lab.wait_ready(address, nodes=3)
+        others = []
+        for there in (2, 3):  # one after the other: Ray would give both the same socket
+            others.append(lab.node("--address", address, "--num-cpus", "1"))
+            lab.wait_ready(address, nodes=there)
         process = lab.start("run", *settings, "--actors", 3, "--sleepy.most", 0.5, "--out", out, address=address)
         lab.until(process, lambda: told(out) >= 3)
         doomed = next(node for node in others if descendants(node, "ray::ClientActor"))

@@ -36,7 +36,7 @@ REAPED = [
 # Waits until a cluster has so many nodes and nothing in use; exits with what is not so.
 READY = """
 import sys, time, ray
-ray.init(address=sys.argv[1], logging_level="ERROR")
+ray.init(address=sys.argv[1], logging_level="ERROR", log_to_driver=False)
 end = time.time() + float(sys.argv[3])
 while True:
     free, there = ray.available_resources(), ray.cluster_resources()
