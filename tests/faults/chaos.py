@@ -5,6 +5,7 @@
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -52,6 +53,8 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=SCENARIOS, default=list(SCENARIOS))
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
+    # A shell's background job ignores Ctrl-C, and all it starts would; what has a handler is reset in those.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     folder = Path(tempfile.mkdtemp(prefix="raysim-chaos-"))
     rows, failed = [], []
     for name in asked.only:

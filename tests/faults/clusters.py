@@ -6,7 +6,7 @@ import time
 from tests.faults.harness import GRACE, REAPED, Lab, Outcome, crash, descendants, events, told
 
 
-def nodes(lab: Lab, rounds: int = 30) -> Outcome:
+def nodes(lab: Lab, rounds: int = 20) -> Outcome:
     """Of three nodes one is lost with the clients' states it held; later another joins."""
     settings = [*REAPED, "--method", "tests.parts.reaper+fedpa+tests.parts.sleepy", "--rounds", rounds]
     settings += ["--reaper.ballast", 40_000]  # 160 kB: too large to travel with the answer
@@ -45,6 +45,7 @@ def rpc(lab: Lab, tries: int = 3) -> Outcome:
         words = ["run", *settings, "--actors", 2, "--watchdog", 60, "--out", out]
         code = lab.wait(lab.start(*words, log=log, RAY_testing_rpc_failure=json.dumps({"*": shares})), 400)
         lost += len(events(out, "actor_lost", "server_lost"))
+        outcome.rounds += len(events(out, "server_back"))  # each does the round again that it was lost in
         outcome.add(out)
         if code == 0:
             outcome.compare(out, undisturbed)

@@ -60,7 +60,7 @@ def server(lab: Lab, kills: int = 10, phases: tuple[str, ...] = SERVER_PHASES) -
     return outcome
 
 
-def driver(lab: Lab, kills: int = 20, rounds: int = 80) -> Outcome:
+def driver(lab: Lab, kills: int = 20, rounds: int = 60) -> Outcome:
     """The driver is killed with -9 or Ctrl-C while it starts, in a round or while a checkpoint is written; resumed."""
     settings, out = [*REAPED, "--rounds", rounds], lab.folder / "run"
     moments = (["round", "checkpoint", "checkpoint", "round", "start"] * kills)[:kills]
