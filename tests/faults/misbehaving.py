@@ -32,7 +32,7 @@ def hangs(lab: Lab) -> Outcome:
     undisturbed = lab.undisturbed(*settings, "--doomed.client", CLIENTS)  # nobody
     for how in ("hangs", "stops"):
         out, fuses = lab.folder / how, lab.light([how])
-        doom = ["--doomed.how", how, "--doomed.fuses", fuses, "--client-timeout", 5]
+        doom = ["--doomed.how", how, "--doomed.fuses", fuses, "--client-timeout", 15]
         lab.finish(outcome, lab.start("run", *settings, *doom, "--actors", 2, "--out", out))
         if len(events(out, "actor_hung")) != 1:
             outcome.problems.append(f"{how}: no actor_hung event")
