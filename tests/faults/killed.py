@@ -73,7 +73,6 @@ def driver(lab: Lab, kills: int = 20, rounds: int = 60) -> Outcome:
         if not reach(lab, moment, process, out, before, began):
             outcome.problems.append(f"ended before it was killed ({moment}): {lab.said()[-1:]}")
             break
-        lab.remember()
         (os.killpg if kind == signal.SIGINT else os.kill)(process.pid, kind)
         code = lab.wait(process, GRACE)
         if code != (130 if kind == signal.SIGINT else -signal.SIGKILL):
@@ -103,6 +102,7 @@ def reach(lab: Lab, moment: str, process, out: Path, before: int, began: float) 
         end = time.monotonic() + lab.draw.uniform(2, 8)
         return lab.until(process, lambda: time.monotonic() > end)
     running = lab.until(process, lambda: told(out) > before)
+    lab.remember()
     if moment == "round":
         time.sleep(lab.draw.uniform(0, 0.5))
         return process.poll() is None
