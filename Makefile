@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.installed
 
-.PHONY: demo test test-slow lint bench docs setup clean
+.PHONY: demo test test-slow chaos lint bench docs setup clean
 .DEFAULT_GOAL := demo
 
 setup: $(SETUP)
@@ -25,6 +25,9 @@ test: $(SETUP) lint
 
 test-slow: $(SETUP)
 	$(BIN)/python -m pytest -m slow --timeout 1800
+
+chaos: $(SETUP)
+	$(BIN)/python -m tests.faults.chaos
 
 lint: $(SETUP)
 	$(BIN)/ruff check .

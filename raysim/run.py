@@ -19,6 +19,7 @@ from raysim.engine.saver import Aside, Saver
 from raysim.engine.shared import table_digest
 from raysim.engine.simulation import Result, Simulation
 from raysim.engine.store import federation, release_memory
+from raysim.errors import RaysimError
 from raysim.observe.features import draw_features
 from raysim.observe.labels import draw_labels
 from raysim.observe.metrics import Metrics
@@ -120,7 +121,11 @@ def _simulate(config, inputs, out, reporter, started, runner, plan) -> tuple[Pat
             simulation.restore(checkpoint)
             reporter.say(f"going on after round {checkpoint.round}")
             record.event("resumed", round=checkpoint.round)
-        result = simulation.run(on_round, history)
+        try:
+            result = simulation.run(on_round, history)
+        except RaysimError as error:
+            record.event("stopped", text=str(error))
+            raise
         if config.profile:
             with writing(out / "profile"):
                 write_profiles(out / "profile", simulation.profiles, with_ray=plan is not None)

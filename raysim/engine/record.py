@@ -59,15 +59,20 @@ def run_directory(config: RunConfig) -> Path:
         raise InputError(f"--out {path} is a file; give a directory")
     if config.resume and (path / "config.json").exists():
         _check_same_run(config, path)
-    elif path.is_dir() and any(path.iterdir()):
+    elif path.is_dir() and any(path.iterdir()) and not (config.resume and _just_begun(path)):
         if not config.overwrite:
             raise InputError(f"--out {path} exists; choose another, add --resume to go on or --overwrite to replace it")
-        if not (path / "config.json").exists():
+        if not (path / "config.json").exists() and not _just_begun(path):
             raise InputError(f"--out {path} is not a run directory, so --overwrite will not touch it; choose another")
     parent = next(p for p in [path, *path.parents] if p.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise InputError(f"--out {path} cannot be written: no permission in {parent}; choose another")
     return path
+
+
+def _just_begun(path: Path) -> bool:
+    """Whether a run may have been killed here before its config.json: there is nothing but what one writes."""
+    return all(entry.name.removeprefix(".").removesuffix(".tmp") in FILES for entry in path.iterdir())
 
 
 def _check_same_run(config: RunConfig, path: Path) -> None:

@@ -1,6 +1,5 @@
 """A run that is killed goes on with `resume` and ends as if nothing had happened."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -10,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from raysim.__main__ import main
+from raysim.config import resolve
+from raysim.engine.record import run_directory
+from raysim.errors import InputError
+from tests.faults.harness import ROOT, results
 
-ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = [
     "--method", "hfmds+fedpa", "--hfmds.every", "2", "--hfmds.steps", "2", "--hfmds.per-client", "5",
     "--fedpa.gen-steps", "5", "--model", "mlp", "--clients", "8", "--active", "4", "--rounds", "6",
@@ -22,14 +24,6 @@ SETTINGS = [
 def raysim(*words: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "raysim", *words]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-
-
-def results(path: Path) -> tuple:
-    summary = json.loads((path / "summary.json").read_text())
-    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    for line in lines:
-        del line["seconds"], line["phases"], line["failures"]
-    return {k: summary[k] for k in ("model_sha256", "server_state_sha256", "synthetic_sha256")}, lines
 
 
 @pytest.fixture(scope="module")
@@ -89,3 +83,12 @@ def test_resuming_with_other_settings_is_refused(undisturbed):
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "has --lr 0.01, not 0.5" in done.stderr
+
+
+def test_a_run_killed_while_it_started_can_be_started_again(tmp_path):
+    (tmp_path / "labels.png").touch()
+    config = resolve([("test", {"resume": True, "out": str(tmp_path)})])
+    assert run_directory(config) == tmp_path
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(InputError, match="exists; choose another"):
+        run_directory(config)
