@@ -16,7 +16,9 @@ from ray.exceptions import RayError
 from raysim.engine.plan import Node
 from raysim.errors import RaysimError
 
-HEAD_SECONDS, HEAD_MISSES = 5.0, 4  # between looks at the head, and how many in a row may find nobody
+# Between looks at the head, and how many in a row may find nobody: together less than the 20 s after which Ray itself
+# ends a process without a word (engine/environment.py).
+HEAD_SECONDS, HEAD_MISSES = 4.0, 3
 
 ROOT = str(Path(__file__).resolve().parents[2])
 
