@@ -3,13 +3,15 @@
 Making one of those classes imports torch's compiler: 70 MB and more than a second in every actor, for nothing.
 """
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 
-class Optimizer:
+class Optimizer(ABC):
     """Steps over tensors by their `grad`; those without one are left as they are."""
 
     def __init__(self, parameters: list[Tensor]):
@@ -25,8 +27,9 @@ class Optimizer:
         if used:
             self.update([self.parameters[i] for i in used], [self.parameters[i].grad for i in used], used)
 
+    @abstractmethod
     def update(self, parameters: list[Tensor], gradients: list[Tensor], which: list[int]) -> None:
-        raise NotImplementedError
+        """A step of these parameters; `which` are their places among all."""
 
 
 class Sgd(Optimizer):

@@ -1,4 +1,4 @@
-"""The Ray runner: hands out work to the actors as they ask for it, replaces those that die, follows the nodes."""
+"""The Ray runner: hands out work to the actors as they ask for it, and again what was lost with one of them."""
 
 import time
 
@@ -6,17 +6,17 @@ import ray
 from ray.exceptions import GetTimeoutError, ObjectLostError, OwnerDiedError, RayActorError, RayError, RayTaskError
 
 from raysim.config import RunConfig
+from raysim.engine import crew
+from raysim.engine.crew import Crew
 from raysim.engine.messages import TRIES, ClientFailure, RunFailure, ServerLost
-from raysim.engine.places import Places
 from raysim.engine.plan import Plan
 from raysim.engine.work import Answers, Pass, Queue
 
 # How long a call may take before its actor counts as hung: so many times what the slowest took, and no less than that.
 PATIENCE, LEAST_SECONDS = 10.0, 60.0
-NODE_SECONDS = 5.0  # between looks at which nodes there are
 
 
-class Pool:
+class Pool(Crew):
     """The server actor and the client actors of one run.
 
     A client actor adds up its clients' results over a whole pass and is asked for the sums at the end. If it dies
@@ -24,17 +24,10 @@ class Pool:
     """
 
     def __init__(self, plan: Plan, config: RunConfig, on_event=lambda kind, **details: None):
-        self.places = Places(plan)
-        self.pinned, self.client_timeout, self.watchdog = (
-            config.actor_per_client, config.client_timeout, config.watchdog
-        )  # fmt: skip
-        self.on_event = on_event
+        super().__init__(plan, config, on_event)
+        self.pinned, self.client_timeout = config.actor_per_client, config.client_timeout
         self.server, self.asked = None, ""  # the actor, and what it was asked for last
-        self.actors: dict[int, object] = {}
-        self.starting: dict[int, tuple] = {}  # actor -> its hello, since when, and how often it has failed to start
         self.slowest: dict[str, float] = {}  # method -> most seconds a call has taken, per unit of cost
-        self.failures = 0  # actors lost so far
-        self.looked = time.monotonic()  # at the nodes
 
     def put(self, value):
         return ray.put(value)
@@ -101,23 +94,6 @@ class Pool:
         """Reference(s) to what the server's method gives."""
         self.asked = method
         return self.server.call.options(name=method, num_returns=returns).remote(method, *arguments)
-
-    def follow_nodes(self, at_once: bool = False) -> None:
-        """Let go of the actors of nodes that are gone, and start some on nodes that have joined."""
-        if not at_once and time.monotonic() - self.looked < NODE_SECONDS:
-            return
-        self.looked = time.monotonic()
-        lost, joined = self.places.changes()
-        for node, actors in lost.items():
-            self.on_event("node_lost", node=node, actors=actors)
-            for index in actors:
-                self._drop(index)
-        for node, actors in joined.items():
-            self.on_event("node_joined", node=node, actors=actors)
-            for index in actors:
-                self._start(index)
-        if not self.actors:
-            raise RunFailure("no node with client actors is left; `python -m raysim resume` goes on elsewhere", "")
 
     def run(self, work: Pass) -> Answers:
         """Pull the pass through the actors, until everything is done and collected."""
@@ -202,7 +178,7 @@ class Pool:
                 left[reference] = LEAST_SECONDS
             seconds = min(left.values(), default=self.watchdog)
             if self.starting:  # on a node that has gone it would never come
-                seconds = min(seconds, NODE_SECONDS)
+                seconds = min(seconds, crew.NODE_SECONDS)
             hellos = {hello: index for index, (hello, _, _) in self.starting.items()}
             found, _ = ray.wait([*busy, *hellos], num_returns=1, timeout=max(seconds, 0))
             if found and found[0] in busy:
@@ -254,63 +230,6 @@ class Pool:
             answers.sums.append(sums)
             kept[index] = calls
         return kept
-
-    def _start(self, index: int, tries: int = 0) -> None:
-        self.actors[index] = self.places.start_actor(index, self.federation)
-        self.starting[index] = (self.actors[index].call.remote("hello"), time.monotonic(), tries)
-
-    def _has_started(self, index: int) -> bool:
-        """Whether an actor that was being started is there; if it failed, it is tried again, and then given up."""
-        hello, since, tries = self.starting.pop(index)
-        try:
-            fingerprint, _, _ = ray.get(hello)
-        except RayError as error:
-            self.follow_nodes(at_once=True)
-            if index in self.actors and tries + 1 < TRIES:
-                self._start(index, tries + 1)
-            elif index in self.actors:
-                self._give_up(index, f"it cannot be started: {str(error).strip().splitlines()[0]}")
-            return False
-        if fingerprint not in self.fingerprints:  # the run would no longer be the same as on one kind of device
-            self._give_up(index, f"it runs on something else: {fingerprint}")
-            return False
-        self.on_event("actor_back", actor=index, seconds=round(time.monotonic() - since, 1))
-        return True
-
-    def _give_up(self, index: int, reason: str) -> None:
-        """Go on without an actor that is no use; the last one's reason is the run's end."""
-        self.on_event("actor_given_up", actor=index, reason=reason)
-        self._drop(index)
-        if not self.actors:
-            raise RunFailure(f"no client actor is left; of the last one: {reason}", "")
-
-    def _check_starting(self) -> None:
-        """None has come for a while: their nodes may be gone, or there may be no room."""
-        self.follow_nodes(at_once=True)
-        for index, (_, since, _) in self.starting.items():
-            if len(self.starting) == len(self.actors) and time.monotonic() - since > self.watchdog:
-                raise self._stuck(f"client actor {index} to start")
-
-    def _replace(self, index: int, error: RayError, groups: list[list[int]]) -> None:
-        """A new actor in the dead one's place, if its node is there. The old is killed: it may be only out of reach."""
-        self.failures += 1
-        reason = str(error).strip().splitlines()[0]
-        self.on_event("actor_lost", actor=index, reason=reason, clients=sum(map(len, groups)))
-        if index in self.actors:
-            ray.kill(self.actors[index])
-        self.follow_nodes(at_once=True)
-        if index in self.actors:
-            self._start(index)
-
-    def _drop(self, index: int) -> None:
-        """Go on without this actor."""
-        self.starting.pop(index, None)
-        if actor := self.actors.pop(index, None):
-            ray.kill(actor)
-
-    def _stuck(self, whom: str) -> RunFailure:
-        self.on_event("no_progress", waiting_for=whom, seconds=self.watchdog)
-        return RunFailure(f"no progress for {self.watchdog:g} s (--watchdog), waiting for {whom}", "")
 
 
 def _server_lost(error: RayError) -> ServerLost:

@@ -8,7 +8,7 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from raysim.engine import cluster, pool
+from raysim.engine import cluster, crew
 from raysim.engine.checkpoint import Checkpoints
 from raysim.engine.plan import make_plan
 from raysim.engine.saver import Saver
@@ -48,7 +48,7 @@ def test_three_nodes():
 )
 def test_a_node_that_held_states_is_lost_and_another_joins(three_nodes, tmp_path, monkeypatch, settings):
     """The run goes back to its last checkpoint for what was lost, and uses the new node."""
-    monkeypatch.setattr(pool, "NODE_SECONDS", 0.5)
+    monkeypatch.setattr(crew, "NODE_SECONDS", 0.5)
     nodes, (_, doomed) = three_nodes
     settings = {"method": EVERYTHING, "active": 10, "rounds": 8} | settings
     events = []
