@@ -103,6 +103,7 @@ class TestThreeNodes:
         assert wrong.returncode != 0
         assert call(*submit, **local).returncode == 0
 
+    @pytest.mark.slow
     def test_the_main_job_in_small_has_the_hashes_of_one_process(self, local, tmp_path):
         said = compare_main_job(local, tmp_path, *SMALL)
         assert re.search(r"6 client actors .* 1 per GPU on 6 GPUs, 3 nodes", said)
@@ -170,6 +171,7 @@ def test_a_directory_sockets_do_not_fit_into(tmp_path):
     assert "at most 40 characters" in done.stderr
 
 
+@pytest.mark.slow
 def test_slurm_runs_the_job_on_all_nodes_and_leaves_nothing(tmp_path):
     (tmp_path / "bin").mkdir()
     srun = tmp_path / "bin" / "srun"  # all nodes are this one

@@ -15,7 +15,7 @@ from tests.faults.killed import clients, server
     [
         (clients, {"kills": 5, "rounds": 3}),
         (server, {"kills": 3, "phases": ("receive", "generator", "checkpoint")}),
-        (rpc, {"tries": 1}),
+        pytest.param(rpc, {"tries": 1}, marks=pytest.mark.slow),
     ],
     ids=["clients", "server", "rpc"],
 )
