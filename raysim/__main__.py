@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import signal
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from rich.console import Console
 
 from raysim import methods
 from raysim.config import RunConfig, load_layers, resolve
+from raysim.ending import INTERRUPTED, interruptible, leave
 from raysim.engine.environment import secure_local_ray
 from raysim.errors import InputError, RaysimError
 from raysim.observe.progress import Reporter, duration
@@ -39,23 +39,23 @@ def job(beside: str | None = None, **defaults) -> None:
 
     `beside`: run this baseline with the same settings afterwards, and print both accuracies.
     """
-    sys.exit(_guarded(lambda words: _run(words, defaults, beside), sys.argv[1:]))
+    leave(_guarded(lambda words: _run(words, defaults, beside), sys.argv[1:]))
 
 
 def _guarded(function, words: list[str]) -> int:
     """Errors meant for people become one line on stderr and their exit code; an interrupt becomes 130."""
     error_console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     secure_local_ray()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `ray job stop` and batch systems
     try:
-        function(words)
+        with interruptible():
+            function(words)
     except RaysimError as error:
         if trace := getattr(error, "traceback", ""):
             error_console.print(trace.rstrip())
         error_console.print(f"raysim: {error}")
         return error.exit_code
     except KeyboardInterrupt:
-        error_console.print("raysim: interrupted; `python -m raysim resume RUN_DIR` goes on")
+        error_console.print(INTERRUPTED)
         return 130
     return 0
 
@@ -179,4 +179,4 @@ def _plan(words: list[str], reporter: Reporter) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -4,7 +4,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 import threading
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,6 +12,7 @@ import psutil
 import ray
 from ray.exceptions import RayError
 
+from raysim.ending import end_now
 from raysim.engine.plan import Node
 from raysim.errors import RaysimError
 
@@ -82,16 +82,12 @@ def _watch_head(before: list[psutil.Process], over: threading.Event) -> None:
         except OSError:
             misses += 1
     where = f"RAY_ADDRESS={os.environ['RAY_ADDRESS']}" if "RAY_ADDRESS" in os.environ else "this run"
-    sys.stderr.write(
+    end_now(
         f"raysim: the head of the cluster is gone ({where}, {address}); "
-        "start a new one, then `python -m raysim resume RUN_DIR` goes on\n"
+        "start a new one, then `python -m raysim resume RUN_DIR` goes on",
+        1,
+        before,
     )
-    sys.stderr.flush()
-    for process in psutil.Process().children(recursive=True):
-        if process not in before:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-    os._exit(1)  # the main thread may be waiting inside Ray for good
 
 
 def _connect(address: str) -> None:
