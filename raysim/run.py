@@ -74,7 +74,7 @@ def run(config: RunConfig, reporter: Reporter) -> tuple[Path, dict]:
 
 def _simulate(config, inputs, out, reporter, started, runner, plan) -> tuple[Path, dict]:
     dataset, dealt = inputs.pop()
-    saver = None
+    saver = drawing = None
     try:
         runner.reserve()  # before anything is written: it may be refused
         record = Record(out, config.resume)
@@ -113,9 +113,9 @@ def _simulate(config, inputs, out, reporter, started, runner, plan) -> tuple[Pat
         checkpoint = None
         if config.checkpoint_every:
             identity = {"settings": config.identity(), "data": data.digest(), "device": distinct[0]}
-            saver = Saver(Checkpoints(out / "checkpoints", identity), runner, record.event, record.sync_metrics)
+            saver = Saver(Checkpoints(out / "checkpoints", identity), runner, record.event, record.synced_metrics)
             checkpoint = saver.load() if config.resume else None
-        history = record.keep(checkpoint.round if checkpoint else 0)
+        history = record.keep(checkpoint.round, checkpoint.metrics) if checkpoint else record.keep(0)
         simulation = Simulation(config, data, runner, model_bytes, saver)
         if checkpoint:
             simulation.restore(checkpoint)
@@ -142,6 +142,8 @@ def _simulate(config, inputs, out, reporter, started, runner, plan) -> tuple[Pat
         runner.stop()
         if saver:
             saver.finish()  # it must not ask Ray for anything while that goes
+        if drawing:
+            drawing.join(5)  # it would leave half a picture
     times = {"setup_seconds": round(setup, 3), "seconds": round(time.perf_counter() - started, 3)}
     summary |= times
     record.finish(result.models, summary)

@@ -36,6 +36,7 @@ class Checkpoint:
     server: dict  # weights and the parts' state
     states: list[list[tuple[int, dict]]] = field(default_factory=list)  # clients with their states, file by file
     shared: dict[str, tuple[int, pa.Table]] = field(default_factory=dict)  # part -> round it is from, table
+    metrics: str = ""  # the digest of the rounds' lines
 
 
 def pack(tree, tensors: dict[str, np.ndarray], at: str):
@@ -86,8 +87,10 @@ class Checkpoints:
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
-    def save(self, t: int, server: dict, states: dict[int, dict], shared: dict[str, tuple[int, pa.Table]]) -> None:
-        """After round t: the server's tree, the states that changed, and part -> (round it is from, table)."""
+    def save(
+        self, t: int, server: dict, states: dict[int, dict], shared: dict[str, tuple[int, pa.Table]], metrics: str = ""
+    ) -> None:
+        """After round t: the server's tree, states that changed, part -> (round it is from, table), metrics' digest."""
         if not self.kept:
             with writing(self.folder):
                 self.folder.mkdir(exist_ok=True)
@@ -113,6 +116,7 @@ class Checkpoints:
             "server": packed_server,
             "states": {str(client): place for client, place in where.items()},
             "shared": tables,
+            "metrics": metrics,
         }
         name, text = f"round-{t:05d}.json", json.dumps(manifest)
         # Without power a file whose folder was not synced may be gone, however well it was synced itself: so the files
@@ -184,6 +188,7 @@ class Checkpoints:
             unpack(manifest["server"], tensors[f"server-{manifest['round']:05d}.safetensors"]),
             list(by_file.values()),
             {part: (_made(name), tables[name]) for part, name in self.shared.items()},
+            manifest["metrics"],
         )
 
     def _content(self, name: str) -> bytes:

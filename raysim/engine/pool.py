@@ -1,6 +1,7 @@
 """The Ray runner: hands out work to the actors as they ask for it, and again what was lost with one of them."""
 
 import time
+from functools import partial
 
 import ray
 from ray.exceptions import GetTimeoutError, ObjectLostError, OwnerDiedError, RayActorError, RayError, RayTaskError
@@ -65,16 +66,32 @@ class Pool(Crew):
     def start(self, federation) -> tuple[list[dict], int]:
         """Start every actor; what each runs on, and the bytes of one model."""
         self.federation = ray.put(federation)
-        self.server = self.places.start_server(self.federation)
-        self.actors = {i: self.places.start_actor(i, self.federation) for i in self.places.slot}
-        hellos = [actor.call.remote("hello") for actor in [self.server, *self.actors.values()]]
-        try:
-            server, *clients = self._get(hellos, "the actors to start")
-        except RayError as error:
-            raise RunFailure("an actor could not start", str(error)) from None
+        starts = [self.places.start_server, *(partial(self.places.start_actor, i) for i in self.places.slot)]
+        begun = [self._begin(start) for start in starts]
+        (self.server, server), *others = [self._begun(start, *pair) for start, pair in zip(starts, begun, strict=True)]
+        self.actors = {i: actor for i, (actor, _) in zip(self.places.slot, others, strict=True)}
+        clients = [told for _, told in others]
         self.server_gpus, self.gpus = server, [gpus for _, gpus, _ in clients]
         self.fingerprints = [fingerprint for fingerprint, _, _ in clients]
         return self.fingerprints, clients[0][2]
+
+    def _begin(self, start) -> tuple:
+        """A new actor, and its first words to come."""
+        actor = start(self.federation)
+        return actor, actor.call.remote("hello")
+
+    def _begun(self, start, actor, hello) -> tuple:
+        """The actor and its first words; another in its place where it failed, as actors do while a cluster starts."""
+        for left in reversed(range(TRIES)):
+            try:
+                return actor, self._get(hello, "the actors to start")
+            except RayError as error:
+                if not left:
+                    raise RunFailure("an actor could not start", str(error)) from None
+                self.failures += 1
+                self.on_event("start_failed", reason=str(error).strip().splitlines()[0])
+                ray.kill(actor)
+                actor, hello = self._begin(start)
 
     def restart_server(self, lost: ServerLost) -> None:
         """A new server in the old one's place; it knows nothing yet."""

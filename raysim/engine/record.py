@@ -145,6 +145,7 @@ class Record:
     def __init__(self, path: Path, resume: bool = False):
         self.path = path
         self.told = 0  # the last round in metrics.jsonl
+        self.digests = [hashlib.sha256()]  # of its first 0, 1, 2 … lines
         try:
             path.mkdir(parents=True, exist_ok=True)
             if not resume:  # what is there is being overwritten
@@ -167,18 +168,25 @@ class Record:
         """The round's line, in place of any from it on: a round that is done again is not told twice."""
         if line["round"] <= self.told:
             self.keep(line["round"] - 1)
-        self._append("metrics.jsonl", line)
-        self.told = line["round"]
+        self._tell(self._append("metrics.jsonl", line))
 
-    def keep(self, rounds: int) -> list[dict]:
-        """Cut the metrics back to these rounds, and give them."""
+    def _tell(self, line: bytes) -> None:
+        self.digests.append(self.digests[-1].copy())
+        self.digests[-1].update(line)
+        self.told += 1
+
+    def keep(self, rounds: int, digest: str = "") -> list[dict]:
+        """Cut the metrics back to these rounds, and give them; they must have the digest, if there is one."""
         path = self.path / "metrics.jsonl"
-        text = path.read_text() if path.exists() else ""
-        lines = text.splitlines()[:rounds]
+        lines = path.read_bytes().splitlines(keepends=True)[:rounds] if path.exists() else []
         if len(lines) < rounds:
             raise RaysimError(f"{path} has lost rounds ({len(lines)} of {rounds} are left): start the run again")
-        write_atomically(path, "".join(f"{line}\n" for line in lines).encode())
-        self.told = len(lines)
+        self.told, self.digests = 0, self.digests[:1]
+        for line in lines:
+            self._tell(line)
+        if digest and self.digests[rounds].hexdigest() != digest:
+            raise RaysimError(f"{path} is damaged: its first {rounds} lines are not those written; start the run again")
+        write_atomically(path, b"".join(lines))
         return [json.loads(line) for line in lines]
 
     def event(self, kind: str, **details) -> None:
@@ -191,12 +199,14 @@ class Record:
         sync(self.path)
         write_atomically(self.path / "summary.json", _json(summary))
 
-    def sync_metrics(self) -> None:
-        """A checkpoint is of no use without the lines of its rounds."""
+    def synced_metrics(self, rounds: int) -> str:
+        """The digest of these rounds' lines, now on the disk: a checkpoint is of no use without them."""
         sync(self.path / "metrics.jsonl")
+        return self.digests[rounds].hexdigest()
 
-    def _append(self, name: str, line: dict) -> None:
-        path, left = self.path / name, json.dumps(line).encode() + b"\n"
+    def _append(self, name: str, line: dict) -> bytes:
+        path = self.path / name
+        content = left = json.dumps(line).encode() + b"\n"
         with writing(path), open(path, "ab", buffering=0) as file:
             whole = file.tell()
             try:
@@ -205,6 +215,7 @@ class Record:
             except OSError:
                 file.truncate(whole)  # readers find whole lines
                 raise
+        return content
 
 
 def versions() -> dict[str, str]:

@@ -35,11 +35,11 @@ class Aside(Thread):
 class Saver:
     """One checkpoint is written at a time; the next waits for it, and gets its error if there was one.
 
-    `before` is called before each: what has to be on the disk first.
+    `metrics` gets those of so many rounds to the disk, and gives their digest.
     """
 
-    def __init__(self, checkpoints: Checkpoints, runner, on_event, before: Callable[[], None] = lambda: None):
-        self.checkpoints, self.runner, self.on_event, self.before = checkpoints, runner, on_event, before
+    def __init__(self, checkpoints: Checkpoints, runner, on_event, metrics: Callable[[int], str] = lambda rounds: ""):
+        self.checkpoints, self.runner, self.on_event, self.metrics = checkpoints, runner, on_event, metrics
         self.thread: Aside | None = None
 
     def save(self, t: int, snapshot, states: dict[int, object], shared: dict[str, object]) -> None:
@@ -51,8 +51,7 @@ class Saver:
         server, since = (self.runner.get(part) for part in snapshot)
         held = {client: dict(self.runner.get(reference))[client] for client, reference in states.items()}
         tables = {part: (since[part], self.runner.get(reference)) for part, reference in shared.items()}
-        self.before()
-        self.checkpoints.save(t, server, held, tables)
+        self.checkpoints.save(t, server, held, tables, self.metrics(t))
 
     def wait(self) -> None:
         """Until what was given is on the disk."""

@@ -54,6 +54,7 @@ def rpc(lab: Lab, tries: int = 3) -> Outcome:
         else:
             outcome.problems.append(f"try {i}: {'hangs' if code is None else f'exit code {code}'}: {lab.said(log)[-1]}")
     outcome.faults = f"5 % of calls, {tries} runs: {lost} actors lost, {len(told_of)} stopped with an error"
+    outcome.equal = f"{tries - len(told_of)} of {tries}, the others say why they stopped" if told_of else "yes"
     outcome.remarks += told_of
     return outcome
 

@@ -8,8 +8,10 @@ from tests.faults.harness import CLIENTS, REAPED, SMALL, Lab, Outcome, events
 def flaky(lab: Lab, rounds: int = 15, clients: int = 6) -> Outcome:
     """A tenth of all calls raises, a tenth crashes, by a fixed table: each is retried once, no more and no less."""
     settings = [*REAPED, "--clients", clients, "--rounds", rounds]
-    drawn = {f"{t}-{k}": lab.draw.random() for t in range(1, rounds + 1) for k in range(clients)}
-    raising, crashing = [at for at, u in drawn.items() if u < 0.1], [at for at, u in drawn.items() if 0.1 <= u < 0.2]
+    calls = [f"{t}-{k}" for t in range(1, rounds + 1) for k in range(clients)]
+    tenth = max(1, len(calls) // 10)
+    drawn = lab.draw.sample(calls, 2 * tenth)
+    raising, crashing = drawn[:tenth], drawn[tenth:]
     fuses = lab.light([f"raise-{at}" for at in raising] + [f"crash-{at}" for at in crashing])
     out, outcome = lab.folder / "run", Outcome(f"{len(raising)} raised, {len(crashing)} crashed")
     lab.finish(outcome, lab.start("run", *settings, "--actor-per-client", "--reaper.fuses", fuses, "--out", out))

@@ -180,6 +180,29 @@ def test_metrics_that_lost_rounds_are_not_gone_on_with(tmp_path):
     assert (tmp_path / "metrics.jsonl").read_text() == '{"round": 1}\n'
 
 
+def test_metrics_with_a_flipped_byte_are_not_gone_on_with(tmp_path):
+    record = Record(tmp_path)
+    for t in (1, 2, 3):
+        record.metrics({"round": t, "accuracy": 0.5})
+    digest, path = record.synced_metrics(2), tmp_path / "metrics.jsonl"
+    assert [line["round"] for line in Record(tmp_path, resume=True).keep(2, digest)] == [1, 2]
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(RaysimError, match=r"metrics\.jsonl (is damaged: its first 2 lines|has lost rounds)"):
+            Record(tmp_path, resume=True).keep(2, digest)
+
+
+def test_the_digest_of_metrics_follows_rounds_done_again(tmp_path):
+    record, other = Record(tmp_path / "again"), Record(tmp_path / "once")
+    for t in (1, 2, 3, 2, 3):
+        record.metrics({"round": t})
+    for t in (1, 2, 3):
+        other.metrics({"round": t})
+    assert record.synced_metrics(3) == other.synced_metrics(3)
+    assert record.synced_metrics(2) != other.synced_metrics(3)
+
+
 # -- a small disk ------------------------------------------------------------------------------------------------------
 
 
