@@ -56,6 +56,10 @@ class RunConfig:
         "global", "the global model on the test split, or each client's own on test images of its classes"
     )
     tsne: int = setting(0, "features of each kind (real, synthetic, generated) to draw by t-SNE at the end", minimum=0)
+    privacy: int = setting(
+        2000, "training images, and as many held-out ones, that attacks try at the end; 0: no privacy figures",
+        minimum=0,
+    )  # fmt: skip
 
     actors: int | None = setting(None, "client actors; by default 2 per GPU, or one per CPU", minimum=1)
     actor_per_client: bool = setting(False, "one actor for each client, and that client's work only there")
@@ -108,8 +112,8 @@ class RunConfig:
 
 # Where and how a run is done, not what comes out of it.
 OPERATIONAL = (
-    "data", "download", "actors", "actor_per_client", "gpu_fraction", "in_process", "tsne", "profile", "client_timeout",
-    "watchdog", "checkpoint_every", "resume", "out", "overwrite",
+    "data", "download", "actors", "actor_per_client", "gpu_fraction", "in_process", "tsne", "privacy", "profile",
+    "client_timeout", "watchdog", "checkpoint_every", "resume", "out", "overwrite",
 )  # fmt: skip
 
 # Saying one of these in a later layer takes back the other of an earlier one.

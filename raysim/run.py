@@ -26,6 +26,7 @@ from raysim.observe.metrics import Metrics
 from raysim.observe.progress import Reporter
 from raysim.observe.report import write_report
 from raysim.observe.synthetic import draw_beside_real, export
+from raysim.privacy.figures import Figure, describe
 
 
 def prepare(config: RunConfig) -> tuple[Dataset, Partition]:
@@ -135,6 +136,11 @@ def _simulate(config, inputs, out, reporter, started, runner, plan) -> tuple[Pat
             export(table, data, class_names, out / "synthetic.parquet")
             draw_beside_real(table, data, class_names, out / "synthetic.png")
         summary = summarise(config, result)
+        if config.privacy:
+            figures = privacy_figures(result)
+            record.privacy(figures)
+            summary["privacy"] = {figure.name: figure.value for figure in figures}
+            reporter.say(f"privacy: {describe(figures)}")
         if result.features:
             summary["tsne"] = draw_features(result.features, class_names, out / "features.png")
     finally:
@@ -180,6 +186,13 @@ def summarise(config: RunConfig, result: Result) -> dict:
         "bytes_down": sum(line["bytes_down"] for line in result.history),
         "failures": sum(line["failures"] for line in result.history),
     }
+
+
+def privacy_figures(result: Result) -> list[Figure]:
+    """What was measured after the last round, and the PSNR a method noted when it shared images last."""
+    noted = [line["psnr"] for line in result.history if "psnr" in line]
+    note = "dB, of shared images to those they were made from, as the papers define it: a similarity"
+    return [*result.privacy, *(Figure("psnr", value, note=note) for value in noted[-1:])]
 
 
 def gflops_per_round(history: list[dict]) -> dict[str, float]:

@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,11 +22,12 @@ from safetensors.numpy import save
 from raysim import __version__
 from raysim.config import RunConfig
 from raysim.errors import InputError, RaysimError
+from raysim.privacy.figures import Figure
 from raysim.settings import flag
 
 FILES = (
     "config.json", "metrics.jsonl", "events.jsonl", "summary.json", "model.safetensors", "labels.png", "report.html",
-    "synthetic.parquet", "synthetic.png", "features.png",
+    "synthetic.parquet", "synthetic.png", "features.png", "privacy.json",
 )  # fmt: skip
 
 
@@ -135,7 +137,7 @@ def sync(path: Path) -> None:
             os.close(descriptor)
 
 
-def _json(content: dict) -> bytes:
+def _json(content: dict | list) -> bytes:
     return json.dumps(content, indent=2).encode() + b"\n"
 
 
@@ -198,6 +200,9 @@ class Record:
         write_atomically(self.path / "model.safetensors", save(tensors))
         sync(self.path)
         write_atomically(self.path / "summary.json", _json(summary))
+
+    def privacy(self, figures: list[Figure]) -> None:
+        write_atomically(self.path / "privacy.json", _json([asdict(figure) for figure in figures]))
 
     def synced_metrics(self, rounds: int) -> str:
         """The digest of these rounds' lines, now on the disk: a checkpoint is of no use without them."""

@@ -7,6 +7,7 @@ It averages with NumPy and imports torch only where a part asks for `device` or 
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from raysim.engine.exact import decode_mean, decode_sum
 from raysim.engine.federation import Federation, assigned_gpus, fetch
 from raysim.engine.tensors import size_in_bytes, to_device, to_host
 from raysim.methods.base import Uploads, overrides
+from raysim.privacy.figures import Figure
 from raysim.rng import stream
 
 if TYPE_CHECKING:
@@ -124,6 +126,18 @@ class Server:
         self.t = t
         made = {part.name: part.sample_features(self, count) for part in self.config.parts}
         return {f"generated ({name})": to_host(pair) for name, pair in made.items() if pair is not None}
+
+    def privacy(self, t: int) -> tuple[list[Figure], dict[str, tuple[np.ndarray, np.ndarray]]]:
+        """What is certified, and the means that parts gave to all clients, with their classes, to be attacked."""
+        self.t = t
+        figures = [Figure("model.epsilon", None, note="no certificate: trained without clipping and noise")]
+        means = {}
+        for part in self.config.parts:
+            if overrides(part, "reply") or overrides(part, "end"):  # it shares something
+                figures += [replace(figure, name=f"{part.name}.{figure.name}") for figure in part.certificate(self)]
+            if (shared := part.shared_means(self)) is not None:
+                means[part.name] = to_host(shared)
+        return figures, means
 
     def snapshot(self) -> tuple[dict, dict[str, int]]:
         """What has to be kept to go on after this round, and since when the parts share what they share."""

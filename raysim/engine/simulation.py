@@ -16,6 +16,7 @@ from raysim.engine.messages import LOSS_BITS, TRIES, Broadcast, ClientReport, Se
 from raysim.engine.record import digest
 from raysim.engine.work import Answers, Pass, in_groups
 from raysim.methods.base import overrides
+from raysim.privacy.figures import Figure
 from raysim.rng import stream
 
 
@@ -29,6 +30,7 @@ class Result:
     shared: dict[str, pa.Table]  # part -> the dataset it shared last, in the store's memory
     history: list[dict] = field(default_factory=list)
     features: dict[str, tuple] = field(default_factory=dict)  # kind -> features and labels, if --tsne asks
+    privacy: list[Figure] = field(default_factory=list)  # if --privacy asks
 
 
 class Simulation:
@@ -81,10 +83,11 @@ class Simulation:
     def finish(self, history: list[dict]) -> Result:
         """What the run ends with."""
         features = self.sample_features() if self.config.tsne else {}
+        privacy = self.measure_privacy() if self.config.privacy else []
         shared = {name: self.runner.get(reference) for name, reference in self.shared.items()}
         (models,) = self.runner.run(Pass("export", self.reading(self.config.rounds), [[0]], [1.0])).first
         state = self.runner.get(self.runner.call_server("export"))
-        return Result(models, digest(models), digest([state]), shared, history, features)
+        return Result(models, digest(models), digest([state]), shared, history, features, privacy)
 
     def restore(self, checkpoint: Checkpoint | None) -> None:
         """Be as after the checkpoint's round, or as before the first."""
@@ -252,6 +255,16 @@ class Simulation:
         states = self.states if self.config.evaluation == "clients" else {}
         (kinds,) = self.runner.run(Pass("sample_features", self.reading(t), [batches], [1.0], (count,), states)).first
         return kinds | self.runner.get(self.runner.call_server("sample_features", t, count))
+
+    def measure_privacy(self) -> list[Figure]:
+        """What an actor finds by attacking the model and what is shared, and what the server can certify."""
+        t = self.config.rounds
+        certified, means = self.runner.call_server("privacy", t, returns=2)
+        cohorts = [self.sample(earlier) for earlier in range(1, t + 1)]
+        trained = sorted(set().union(*cohorts))
+        work = Pass("attack", self.reading(t), [trained], [1.0], (means, trained, cohorts[-1]))
+        (measured,) = self.runner.run(work).first
+        return [*measured, *self.runner.get(certified)]
 
     def training_loss(self, reports: list[ClientReport]) -> dict:
         """The clients' mean cross-entropy and further terms, weighted by samples; summed in client order."""

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from raysim.privacy.figures import Figure
+
 if TYPE_CHECKING:
     import torch
 
@@ -85,6 +87,22 @@ class Part:
 
     def sample_features(self, server: Server, count: int) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Features and their labels from a generator it has, to be looked at."""
+
+    def shared_means(self, server: Server) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """After the last round, to be attacked: what was shared in the space of features, and its classes.
+
+        By default the prototypes in the server's state, as `class_means` leaves them there. What else a row has comes
+        after its features. Images given to `server.share` are found without this.
+        """
+        held = server.state[self.name]
+        if "prototypes" not in held:
+            return None
+        known = held["known"].nonzero().flatten()
+        return held["prototypes"][known], known
+
+    def certificate(self, server: Server) -> list[Figure]:
+        """After the last round: ε of what its clients shared besides the model (privacy/accounting.py), or why none."""
+        return [Figure("epsilon", None, note="no certificate: nothing bounds what one sample changes")]
 
     # -- client ------------------------------------------------------------------------------------------------
 

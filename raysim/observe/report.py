@@ -34,7 +34,7 @@ def write_report(run: str | Path) -> Path:
     if summary is None:
         parts.append(f"<p>Not finished: {len(history)} of {settings['rounds']} rounds.</p>")
     else:
-        parts += ["<h2>Result</h2>", _table(summary)]
+        parts += ["<h2>Result</h2>", _table({k: v for k, v in summary.items() if k != "privacy"})]
     if history:
         parts += ["<h2>Accuracy and loss</h2>", f"<figure>{_curves(history)}</figure>"]
     if (run / "labels.png").exists():
@@ -44,6 +44,9 @@ def write_report(run: str | Path) -> Path:
         parts += [_figure(run / "synthetic.png", "pairs of real and synthetic images, a row per class")]
     if (run / "features.png").exists():
         parts += ["<h2>Features by t-SNE</h2>", _figure(run / "features.png", "a panel per kind of feature")]
+    if (run / "privacy.json").exists():
+        figures = json.loads((run / "privacy.json").read_text())
+        parts += ["<h2>Privacy</h2>", _table({figure["name"]: _figure_text(figure) for figure in figures})]
     if events := _lines(run / "events.jsonl"):
         parts += ["<h2>Events</h2>", *(f"<p>{html.escape(_told(event))}</p>" for event in events)]
     parts += ["<h2>Settings</h2>", _table({k: v for k, v in settings.items() if v is not None})]
@@ -69,6 +72,13 @@ def _figure(path: Path, alt: str) -> str:
 def _told(event: dict) -> str:
     details = {k: v for k, v in event.items() if k not in ("time", "event", "text")}
     return f"{event['event']}: {event.get('text', '')}{details or ''}"
+
+
+def _figure_text(figure: dict) -> str:
+    """A line of privacy.json: value, interval, note."""
+    numbers = [] if figure["value"] is None else [figure["value"], *(figure["interval"] or ())]
+    value, *interval = [f"{number:.4g}" for number in numbers] or [""]
+    return f"{value} {f'[{interval[0]}, {interval[1]}]' if interval else ''} {figure['note']}".strip()
 
 
 def _table(values: dict) -> str:

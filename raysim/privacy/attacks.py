@@ -1,0 +1,204 @@
+"""Attacks at the end of a run: is an image one that was trained on? Asked of the model and of what clients shared.
+
+Members are training images, others held-out test images, as many of every class, so that an attack gains nothing by
+telling classes apart. Distances of images are between pixels in [0, 1], root mean square: PSNR is −20·log10 of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from raysim.engine.federation import Chunks, Federation, fetch
+from raysim.engine.shared import column, images_of
+from raysim.engine.tensors import to_device
+from raysim.privacy.figures import TOO_FEW, Figure, attack_figures, mean_of_groups
+from raysim.rng import stream
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BLOCK_BYTES = 2**25  # of images on the device at once
+LEAST = 0.5 / 255  # distance of images that are the same in 8 bits
+
+Compute = Callable[[np.ndarray, np.ndarray], torch.Tensor]  # of images and labels, a row each
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where the samples of some items (clients, test batches) lie, and their labels."""
+
+    chunks: Chunks
+    chunk: np.ndarray
+    row: np.ndarray
+    labels: np.ndarray
+
+    @staticmethod
+    def of(chunks: Chunks, items: Iterable[int]) -> Rows:
+        items = np.asarray(list(items), dtype=np.int64)
+        spans = [np.arange(start, stop) for start, stop in zip(chunks.start[items], chunks.stop[items], strict=True)]
+        chunk, row = np.repeat(chunks.chunk[items], [len(span) for span in spans]), np.concatenate(spans)
+        labels = np.empty(len(row), dtype=np.int64)
+        for i in np.unique(chunk):
+            labels[chunk == i] = fetch(chunks.objects[i])[1][row[chunk == i]]
+        return Rows(chunks, chunk, row, labels)
+
+    def images(self, chosen: np.ndarray) -> np.ndarray:
+        """Of these samples, as uint8."""
+        chunk, row = self.chunk[chosen], self.row[chosen]
+        first = fetch(self.chunks.objects[0])[0]
+        images = np.empty((len(chosen), *first.shape[1:]), dtype=np.uint8)
+        for i in np.unique(chunk):
+            images[chunk == i] = fetch(self.chunks.objects[i])[0][row[chunk == i]]
+        return images
+
+
+def matched(
+    members: np.ndarray, others: np.ndarray, count: int, draw: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Random indices into two arrays of labels: of every class as many of one as of the other, about `count` in all."""
+    both = np.intersect1d(members, others)
+    chosen = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for label in both:
+        found = [np.flatnonzero(labels == label) for labels in (members, others)]
+        size = min(max(1, count // len(both)), *map(len, found))
+        for kept, indices in zip(chosen, found, strict=True):
+            kept.append(draw.permutation(indices)[:size])
+    return np.concatenate(chosen[0]), np.concatenate(chosen[1])
+
+
+def nearest(points: torch.Tensor, blocks: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Of each point the root mean square distance to the nearest item of all blocks; rows are points and items."""
+    best = torch.full((len(points),), torch.inf, device=points.device)
+    for items in blocks:
+        # ‖p − i‖² but for ‖p‖² finds the nearest item; its distance is then taken without cancellation.
+        at = (items.square().sum(1) - 2 * points @ items.T).argmin(1)
+        best = torch.minimum(best, (points - items[at]).square().mean(1).sqrt())
+    return best
+
+
+class Attacks:
+    """On the data of one federation, after its round t."""
+
+    def __init__(self, federation: Federation, device: torch.device, t: int):
+        self.federation, self.config, self.device, self.t = federation, federation.config, device, t
+        self.held_out = Rows.of(federation.test, range(len(federation.test.chunk)))
+
+    def candidates(self, clients: list[int], draw: np.random.Generator) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Images and labels of these clients' training data, and of held-out data matched to it."""
+        held = Rows.of(self.federation.clients, clients)
+        chosen = matched(held.labels, self.held_out.labels, self.config.privacy, draw)
+        pools = zip((held, self.held_out), chosen, strict=True)
+        return [(rows.images(indices), rows.labels[indices]) for rows, indices in pools]
+
+    def on_model(self, clients: list[int], losses: Compute) -> list[Figure]:
+        """Takes what the model predicts with little loss for a member (Yeom et al., 2018)."""
+        if alone := [part.name for part in self.config.parts if part.predicts_with_personal]:
+            note = f"not attacked: {alone[0]} keeps what it predicts with at the clients"
+            return [Figure("model.auc", None, note=note)]
+        members, others = self.candidates(clients, self._draw("model"))
+        scores = [-losses(*images).cpu().numpy() if len(images[1]) else np.empty(0) for images in (members, others)]
+        note = f"loss of {len(members[1])} training and {len(others[1])} held-out images of the same classes"
+        return attack_figures("model", *scores, note)
+
+    def on_images(self, name: str, table: pa.Table, trained: list[int]) -> list[Figure]:
+        """Takes what is near a shared image for a member; and how near shared images are to training data."""
+        draw = self._draw(name)
+        sources = np.unique(column(table, "client"))
+        clients = trained if sources[0] < 0 else sources.tolist()  # below 0: made by the server
+        members, others = self.candidates(clients, draw)
+        scores = [-self._nearest(x, images_of(table)) for x, _ in (members, others)]
+        note = (
+            f"distance of {len(members[1])} training and {len(others[1])} held-out images of the same classes to the "
+            f"nearest of {table.num_rows} shared ones"
+        )
+        return attack_figures(name, *scores, note) + self.distances(name, table, trained, draw)
+
+    def distances(self, name: str, table: pa.Table, trained: list[int], draw: np.random.Generator) -> list[Figure]:
+        """From shared images to the nearest training image of the client that made it, and of held-out ones.
+
+        There are as many of the latter, of the same classes: with more to choose from the nearest is nearer.
+        """
+        chosen = np.sort(draw.permutation(table.num_rows)[: self.config.privacy])
+        sources, found, used = column(table, "client")[chosen], [], []
+        for source in np.unique(sources):
+            rows = chosen[sources == source]
+            clients = trained if source < 0 else [int(source)]
+            references = self.candidates(clients, draw)
+            used.append(len(references[0][1]) / self.federation.sizes[clients].sum())
+            if len(references[0][1]):
+                found.append(np.stack([self._nearest(images_of(table)[rows], x) for x, _ in references], 1))
+        if not found:
+            return [Figure(f"{name}.nearer_to_training", None, note=f"{TOO_FEW} (no held-out images of these classes)")]
+        training, held_out = ([pair[:, i] for pair in found] for i in (0, 1))
+        nearer = [0.5 + 0.5 * np.sign(other - own) for own, other in zip(training, held_out, strict=True)]
+        similar = [-20 * np.log10(own.clip(min=LEAST)) for own in training]
+        of_which = f"of {sum(map(len, found))} shared images to the nearest"
+        share, interval = mean_of_groups(nearer)
+        return [
+            Figure(
+                f"{name}.nearest_training", *mean_of_groups(training),
+                f"root mean square per pixel in [0, 1], {of_which} of {np.mean(used):.0%} of the training images of "
+                "the client that made it",
+            ),
+            Figure(
+                f"{name}.nearest_held_out", *mean_of_groups(held_out),
+                f"the same {of_which} of as many test images of the same classes",
+            ),
+            Figure(
+                f"{name}.nearer_to_training", share, interval and (max(interval[0], 0.0), min(interval[1], 1.0)),
+                "share of the shared images; by chance one half",
+            ),
+            Figure(
+                f"{name}.psnr_nearest", *mean_of_groups(similar),
+                "dB, at most 54; to the nearest training image, which need not be the one it was made from",
+            ),
+        ]  # fmt: skip
+
+    def on_means(
+        self, name: str, vectors: torch.Tensor, classes: np.ndarray, clients: list[int], features: Compute
+    ) -> list[Figure]:
+        """Takes a sample whose features are near a vector shared for its class for a member."""
+        candidates, scores = self.candidates(clients, self._draw(name)), []
+        for x, y in candidates:
+            known = np.isin(y, classes)
+            x, y, score = x[known], y[known], np.empty(known.sum())
+            points = features(x, y) if len(y) else vectors[:0]
+            means = vectors[:, : points.shape[1]]
+            for label in np.unique(y):
+                at = np.flatnonzero(y == label)
+                score[at] = -nearest(points[at], [means[np.flatnonzero(classes == label)]]).cpu().numpy()
+            scores.append(score)
+        note = (
+            f"distance of the final model's features of {len(scores[0])} training and {len(scores[1])} held-out images "
+            f"to the nearest of {len(classes)} shared vectors that is of their class"
+        )
+        return attack_figures(name, *scores, note)
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _draw(self, name: str) -> np.random.Generator:
+        return stream(self.config.seed, f"privacy/{name}", self.t)
+
+    def _nearest(self, points: np.ndarray, items: np.ndarray) -> np.ndarray:
+        """Of each image the distance to the nearest of others; in blocks, by their size alone."""
+        size = max(1, BLOCK_BYTES // (4 * math.prod(self.federation.shape)))
+        found = [np.empty(0)]
+        for start in range(0, len(points), size):
+            blocks = (self._pixels(items[i : i + size]) for i in range(0, len(items), size))
+            found.append(nearest(self._pixels(points[start : start + size]), blocks).double().cpu().numpy())
+        return np.concatenate(found)
+
+    def _pixels(self, x: np.ndarray) -> torch.Tensor:
+        """Rows of pixels in [0, 1]; of shared images, which are normalised, cut where they leave it, as for PSNR."""
+        x = to_device(x, self.device)
+        if x.dtype == torch.uint8:
+            return x.flatten(1).float() / 255
+        of_data = self.federation.mean, self.federation.std
+        mean, std = (torch.tensor(values, device=self.device).view(1, -1, 1, 1) for values in of_data)
+        return ((x * std + mean) / 255).clamp(0, 1).flatten(1)
