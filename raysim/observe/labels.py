@@ -6,9 +6,18 @@ from pathlib import Path
 
 import numpy as np
 
+from raysim.engine.record import write_atomically
+
 SORT_ABOVE = 200  # clients; more than these are only legible when like stands beside like
 COLUMNS = 600  # the heat map has about twice as many pixels; more clients share columns
 WRITE_UP_TO = 25  # clients and classes; in cells of that size a number is readable
+
+
+def save_labels(counts, class_names, folder: Path) -> None:
+    """labels.csv, a row of counts per client (such as `--table` takes), and their picture labels.png."""
+    text = "".join(f"{','.join(map(str, row))}\n" for row in np.asarray(counts).tolist())
+    write_atomically(folder / "labels.csv", text.encode())
+    draw_labels(counts, class_names, folder / "labels.png")
 
 
 def draw_labels(counts, class_names, path) -> None:
