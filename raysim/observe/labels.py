@@ -31,7 +31,7 @@ def draw_labels(counts, class_names, path) -> None:
 
     counts = np.asarray(counts)
     clients, classes = counts.shape
-    shown, group = _columns(counts)
+    shown, group, _ = arrange(counts)
     edges = np.minimum(np.arange(len(shown) + 1) * group, clients) - 0.5  # the last group may be smaller
 
     width, height = float(np.clip(1.6 + 0.5 * clients, 6.5, 12)), float(np.clip(0.3 * classes, 2, 7))
@@ -64,16 +64,17 @@ def draw_labels(counts, class_names, path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _columns(counts: np.ndarray) -> tuple[np.ndarray, int]:
-    """The columns to draw as mean counts [columns, classes], and how many clients each stands for."""
+def arrange(counts: np.ndarray, most: int = COLUMNS) -> tuple[np.ndarray, int, np.ndarray]:
+    """The columns to draw as mean counts [columns, classes], how many clients each stands for, and in which order."""
     clients = len(counts)
-    if clients <= SORT_ABOVE:
-        return counts.astype(float), 1
+    if clients <= min(SORT_ABOVE, most):
+        return counts.astype(float), 1, np.arange(clients)
     share = counts.max(axis=1) / np.maximum(counts.sum(axis=1), 1)
-    counts = counts[np.lexsort((-share, counts.argmax(axis=1)))]
-    group = -(-clients // COLUMNS)
+    order = np.lexsort((-share, counts.argmax(axis=1)))
+    group = -(-clients // min(COLUMNS, most))
     starts = np.arange(0, clients, group)
-    return np.add.reduceat(counts, starts, axis=0) / np.diff(starts, append=clients)[:, None], group
+    means = np.add.reduceat(counts[order], starts, axis=0) / np.diff(starts, append=clients)[:, None]
+    return means, group, order
 
 
 def _draw_sizes(axes, sizes: np.ndarray, edges: np.ndarray) -> None:
