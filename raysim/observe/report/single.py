@@ -62,8 +62,7 @@ def _key_figures(run: Run) -> list[tuple[str, str, str]]:
     if (similar := [line["psnr"] for line in history if line.get("psnr") is not None]):
         figures.append(("PSNR", f"{similar[-1]:.2f} dB", "synthetic beside real"))
     if gflops := summary.get("gflops_per_client_round"):
-        note = " + ".join(gflops) if len(gflops) > 1 else "training"
-        figures.append(("GFLOPs", f"{sum(gflops.values()):.3g}", f"per client and round: {note}"))
+        figures.append(("GFLOPs", f"{sum(gflops.values()):.3g}", "per client and round"))
     if history:
         up, down = (sum(line[key] for line in history) for key in ("bytes_up", "bytes_down"))
         figures.append(("Sent by clients", bytes_text(up), f"to them {bytes_text(down)}"))
@@ -249,6 +248,9 @@ def _time(page: Page, run: Run) -> None:
     used = f"{crew}, busy {100 * strip['busy']:.0f} % of the time in rounds" if strip else ""
     chart = page.chart("Time of a round by phase", specs.bars(history, phases, "seconds"))
     times = table(["phase", "in all", "of the rounds", "longest"], rows, numbers=(1, 2, 3))
+    if work := run.summary.get("gflops_per_client_round"):
+        counted = [[escape(name), f"{value:.4g}"] for name, value in work.items()]
+        times = f"<div>{times}<br>{table(['a client, per round', 'GFLOPs'], counted, numbers=(1,))}</div>"
     page.section(
         "Time", f'<div class="charts">{chart}{times}</div>', page.chart("Actors at work", strip, used, wide=True)
     )

@@ -38,7 +38,15 @@ const UNITS = {
   bytes: (value) => scaled(value, ["B", "kB", "MB", "GB", "TB"], 1000),
   seconds: (value) => value >= 120 ? `${digits(value / 60, 3)} min` : value >= 1 || !value ? `${digits(value, 3)} s` : `${digits(1000 * value, 3)} ms`,
 };
-const tickText = (unit, value) => unit === "percent" ? `${digits(value, 4)} %` : unit === "decibel" ? digits(value, 4) : UNITS[unit](value);
+// How an axis up to `high` is labelled: how much one of its units is, and the text of a tick.
+function axisUnit(unit, high) {
+  if (unit === "seconds") {
+    const [by, name] = high >= 7200 ? [3600, "h"] : high >= 240 ? [60, "min"] : high >= 1 ? [1, "s"] : [1e-3, "ms"];
+    return { by, text: (value) => `${digits(value / by, 4)} ${name}` };
+  }
+  const text = { percent: (value) => `${digits(value, 4)} %`, bytes: UNITS.bytes }[unit];
+  return { by: 1, text: text || ((value) => digits(value, 4)) };
+}
 
 // Round numbers that cover low…high in about `count` steps.
 function ticks(low, high, count, whole = false) {
@@ -134,9 +142,9 @@ class Chart {
 
   // The horizontal axis of `low`…`high`, with `place` giving its pixels.
   axisBelow(low, high, place, { label, unit = "count", whole = false, baseline }) {
-    const count = Math.max(2, Math.floor(this.width / 65));
-    for (const value of ticks(low, high, count, whole).found) {
-      this.svg.append(shape("text", { x: place(value), y: baseline + 16, class: "tick", "text-anchor": "middle" }, tickText(unit, value)));
+    const count = Math.max(2, Math.floor(this.width / 65)), { by, text } = axisUnit(unit, high);
+    for (const value of ticks(low / by, high / by, count, whole).found.map((tick) => tick * by)) {
+      this.svg.append(shape("text", { x: place(value), y: baseline + 16, class: "tick", "text-anchor": "middle" }, text(value)));
       this.svg.append(shape("line", { x1: place(value), x2: place(value), y1: baseline, y2: baseline + 4, class: "axis" }));
     }
     this.svg.append(shape("text", { x: this.width - 4, y: baseline + 31, class: "tick", "text-anchor": "end" }, label));

@@ -16,12 +16,13 @@ class Axes extends Chart {
   upright(low, high) {
     this.top = 10;
     this.bottom = this.height - 36;
-    const { step, found } = ticks(low, high, Math.max(2, this.height / 42));
+    const { by, text } = axisUnit(this.spec.unit, high);
+    const step = by * ticks(low / by, high / by, Math.max(2, this.height / 42)).step;
     low = Math.floor(low / step + 1e-9) * step;
     high = Math.ceil(high / step - 1e-9) * step;
     if (low === high) high = low + step;
-    const values = ticks(low, high, (high - low) / step).found;
-    const texts = values.map((value) => tickText(this.spec.unit, value));
+    const values = Array.from({ length: Math.round((high - low) / step) + 1 }, (_, i) => low + i * step);
+    const texts = values.map(text);
     this.left = 12 + 6.6 * Math.max(...texts.map((text) => text.length));
     this.py = (value) => this.bottom - (value - low) / (high - low) * (this.bottom - this.top);
     values.forEach((value, i) => {
