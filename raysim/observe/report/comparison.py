@@ -229,5 +229,5 @@ def _common(page: Page, runs: list[Run]) -> None:
             varied[key] = " | ".join(values)
         elif list(values) != ["–"]:
             same[key] = next(iter(values))
-    content = ["<h3>What varies</h3>", settings_list(varied), "<h3>The same in all runs</h3>", settings_list(same)]
-    page.section("Configuration", *content)
+    same = f"<details><summary>The same in all runs</summary>{settings_list(same)}</details>"
+    page.section("Configuration", "<p>What varies between the runs.</p>", settings_list(varied), same)

@@ -304,5 +304,6 @@ def _configuration(page: Page, run: Run) -> None:
 def _place(page: Page, run: Run) -> None:
     hashes = {key: value for key, value in run.summary.items() if key.endswith("_sha256") and value}
     facts = {key: value for key, value in run.facts.items() if key not in ("settings", "classes") and value is not None}
-    rows = [[escape(key), f"<code>{escape(text_of(value))}</code>"] for key, value in (hashes | facts).items()]
+    told = {key: text_of(value).replace("\n", "; ") for key, value in (hashes | facts).items()}
+    rows = [[escape(key), f"<code>{escape(text)}</code>"] for key, text in told.items()]
     page.section("Where it ran", table(["", ""], rows))
