@@ -2,9 +2,6 @@
 
 from dataclasses import dataclass
 
-# Settings by which a run of ours counts as one of a paper's methods under another name.
-AS_IN_PAPERS = {"fedbn": "fedavg", "fedpa_reference": "fedpa", "fedpa_reference+fedbn": "fedpa"}
-
 
 @dataclass(frozen=True)
 class Figure:
@@ -43,11 +40,15 @@ def partition_name(settings: dict[str, object]) -> str:
 
 
 def method_name(settings: dict[str, object]) -> str:
-    """The papers' name of a run's method."""
-    method = str(settings["method"])
-    if method == "hfmds" and settings.get("hfmds.mu") == 0:
+    """The papers' name of a run's method; that FedPA's code keeps batch-norm at the clients changes no name.
+
+    >>> method_name({"method": "fedpa_reference+fedbn"}), method_name({"method": "fedbn"})
+    ('fedpa', 'fedavg')
+    """
+    parts = [part for part in str(settings["method"]).split("+") if part != "fedbn"]
+    if parts == ["hfmds"] and settings.get("hfmds.mu") == 0:
         return "fmds"
-    return AS_IN_PAPERS.get(method, method)
+    return "+".join("fedpa" if part == "fedpa_reference" else part for part in parts) or "fedavg"
 
 
 def _table(paper: str, columns: list[tuple[str, str]], rows: dict[str, str], psnr: dict[str, str] | None = None):

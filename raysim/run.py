@@ -134,9 +134,9 @@ def _simulate(config, inputs, out, reporter, started, runner, plan) -> tuple[Pat
         drawing.wait()
         for table in result.shared.values():  # while its object store is there
             export(table, data, class_names, out / "synthetic.parquet")
-            pairs = pairs_of(table, data)
-            save_pairs(pairs, out / "pairs.png")
-            draw_beside_real(pairs, class_names, out / "synthetic.png")
+            if pairs := pairs_of(table, data):
+                save_pairs(pairs, out / "pairs.png")
+                draw_beside_real(pairs, class_names, out / "synthetic.png")
         summary = summarise(config, result)
         if config.privacy:
             figures = privacy_figures(result)

@@ -49,7 +49,7 @@ def export(table: pa.Table, federation: Federation, class_names: list[str], path
 
 
 class Pair(NamedTuple):
-    """A real image of a client, and a synthetic one the same client made for that class."""
+    """A synthetic image, and a real one of its class: of the client that made it, if it has one."""
 
     label: int
     client: int
@@ -62,14 +62,23 @@ def pairs_of(table: pa.Table, federation: Federation) -> list[Pair]:
     """A few of each class, of different clients if there are as many."""
     labels, clients, rounds = (column(table, name) for name in ("label", "client", "round"))
     found = []
-    for label in np.unique(labels)[:CLASSES]:
+    for label in np.unique(labels[labels >= 0])[:CLASSES]:  # below 0: none
         where = np.flatnonzero(labels == label)
         _, first = np.unique(clients[where], return_index=True)
         for i in where[np.sort(first)][:PER_CLASS]:
-            x, y = federation.clients.read(int(clients[i]))
-            real, made = x[np.flatnonzero(y == label)[0]], to_bytes(images_of(table)[i : i + 1], federation)[0]
-            found.append(Pair(int(label), int(clients[i]), int(rounds[i]), real, made))
+            if (real := _real(federation, int(clients[i]), int(label))) is not None:
+                made = to_bytes(images_of(table)[i : i + 1], federation)[0]
+                found.append(Pair(int(label), int(clients[i]), int(rounds[i]), real, made))
     return found
+
+
+def _real(federation: Federation, client: int, label: int) -> np.ndarray | None:
+    """The client's first image of a class; if it has none (its label was a guess, the server made it), another's."""
+    for owner in [*([client] if client >= 0 else []), *range(len(federation.sizes))]:
+        x, y = federation.clients.read(owner)
+        if len(rows := np.flatnonzero(y == label)):
+            return x[rows[0]]
+    return None
 
 
 def save_pairs(pairs: list[Pair], path: Path) -> None:

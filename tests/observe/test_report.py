@@ -105,7 +105,7 @@ def test_every_figure_is_drawn_and_nothing_leaves_the_page(run, browser):
     assert min(colours) > 3
     pairs = page.evaluate("[...document.querySelectorAll('.pair')].map(p => p.title)")
     assert len(pairs) > 5
-    assert "real and synthetic image of client" in pairs[0]
+    assert "a real image, and a synthetic one of client" in pairs[0]
     text = page.evaluate("document.body.innerText")
     for word in ("attack.auc", "0.61 (0.5 to 0.7)", "actor lost", "<gone>", HOSTILE, "hfmds+fedpa on shapes"):
         assert word in text

@@ -19,7 +19,7 @@ from raysim.observe.report.page import Page, bytes_text, escape, settings_list, 
 # What a line of metrics.jsonl always has; the rest is what the method's parts tell.
 STANDARD = {
     "round", "accuracy", "loss", "train_loss", "terms", "clients", "seconds", "phases", "gflops", "bytes_up",
-    "bytes_down", "failures", "skipped",
+    "bytes_down", "failures", "retries", "skipped",
 }  # fmt: skip
 EVENTS = 200  # in the table
 PIXELS = 1_500_000  # of the image pairs, in bytes
@@ -138,7 +138,8 @@ def _pairs(run: Run) -> str:
     names = run.facts["classes"]
     rows: dict[int, list[str]] = {}
     for i, (label, client, t) in enumerate(whose):
-        about = escape(f"{names[label]}: real and synthetic image of client {client}, made in round {t}")
+        source = f"client {client}" if client >= 0 else "the server"
+        about = escape(f"{names[label]}: a real image, and a synthetic one of {source}, made in round {t}")
         rows.setdefault(label, []).append(
             f'<div class="pair" role="img" style="--at:{i}" title="{about}" aria-label="{about}">'
             "<span></span><span></span></div>"
@@ -152,15 +153,15 @@ def _pairs(run: Run) -> str:
     # In a rule of its own: as a property of the elements it would be parsed once for each.
     style = f"<style>.pair span {{ background-image: url(data:image/png;base64,{encoded}); }}</style>"
     said = (
-        "<p>Synthetic images beside real ones: above, a real image of a client; below, one that the same client made "
-        "for that class.</p>"
+        "<p>Synthetic images beside real ones: below, an image that was shared; above, a real one of its class, of the "
+        "client that made it where it has any.</p>"
     )
     return f'{said}{style}<div class="pairs" style="--count:{len(whose)}">{"".join(blocks)}</div>'
 
 
 def _privacy(page: Page, run: Run) -> None:
     rows = figure_rows(run.json("privacy.json"))
-    if (similar := run.summary.get("psnr")) is not None:
+    if (similar := run.summary.get("psnr")) is not None and not any(name.endswith("psnr") for name, _, _ in rows):
         rows.insert(0, ("PSNR", f"{similar:.2f} dB", "similarity to the real images, on average; it bounds nothing"))
     if rows:
         said = "<p>Figures of this run. None of them is a guarantee unless its note says so.</p>"
@@ -266,7 +267,7 @@ def _traffic(page: Page, run: Run) -> None:
 
 def _events(page: Page, run: Run) -> None:
     failed = {"failures": [line["failures"] for line in run.history]}
-    failed["skipped clients"] = [line.get("skipped", 0) for line in run.history]
+    failed |= {key: [line.get(key, 0) for line in run.history] for key in ("retries", "skipped")}
     chart = page.chart("Failures in a round", specs.bars(run.history, failed, "count"))
     events = run.lines("events.jsonl")
     rows = []

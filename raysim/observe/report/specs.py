@@ -38,8 +38,9 @@ def lines(series: list[dict], unit: str = "number", tall: bool = False) -> dict 
 
 
 def bars(history: list[dict], values: dict[str, list[float]], unit: str) -> dict | None:
-    """Stacked bars over rounds, name -> a value per round; None if all are 0."""
-    if not any(any(each) for each in values.values()):
+    """Stacked bars over rounds, name -> a value per round; without those that are always 0, None if all are."""
+    values = {name: each for name, each in values.items() if any(each)}
+    if not values:
         return None
     rounds, group = [line["round"] for line in history], -(-len(history) // BARS)
     starts = range(0, len(rounds), group)
