@@ -80,11 +80,9 @@ class TestOnOneNode:
         assert not list(tmp_path.iterdir())
         assert [line["failures"] for line in killed.history] == [0, 2, 0]
         assert comparable(killed) == undisturbed
-        phases = {"everything exchange", "training", "evaluation"}
-        assert [set(each) for each in told[-3:]] == [phases, phases | {"lost"}, phases]
-        assert len(told[-2]["lost"]) == 2
+        assert [len(each.get("lost", [])) for each in told[-3:]] == [0, 2, 0]
         for each in told[-3:]:
-            assert {actor for actor, _, _ in each["training"]} == {0, 1}
+            assert {actor for actor, _, _ in each["training"]} <= {0, 1}
             assert all(0 <= start <= stop for phase in each.values() for _, start, stop in phase)
 
     def test_a_client_that_always_kills_its_actor_ends_the_run(self, tmp_path):

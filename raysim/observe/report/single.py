@@ -211,7 +211,7 @@ def _generator(page: Page, run: Run) -> None:
     for key, name in names.items():
         if not name.endswith(("intra", "inter")):
             charts.append(page.chart(GENERATOR.get(name, name), specs.lines([_curves(run, key, told)])))
-    page.section("Generator", f'<div class="charts small">{"".join(charts)}</div>' if keys else "")
+    page.section("Generator", f'<div class="charts">{"".join(charts)}</div>' if keys else "")
 
 
 def _further(page: Page, run: Run) -> None:
