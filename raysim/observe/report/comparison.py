@@ -1,5 +1,6 @@
 """Several runs on one page: curves with a band over the seeds, and a table with the papers' figures beside ours."""
 
+import json
 import os
 import statistics
 from dataclasses import dataclass
@@ -71,15 +72,15 @@ def write_comparison(run_dirs: list[str | Path], out: str | Path | None = None) 
 
 def grouped(runs: list[Run]) -> list[Group]:
     """Runs of one problem by configuration, each named by its method and by what else tells it from the others."""
-    kinds: dict[tuple, list[Run]] = {}
+    kinds: dict[str, list[Run]] = {}
     for run in runs:
         identity = {k: v for k, v in run.settings.items() if k not in ("seed", *OPERATIONAL)}
-        kinds.setdefault(tuple((k, text_of(v)) for k, v in sorted(identity.items())), []).append(run)
+        kinds.setdefault(json.dumps(identity, sort_keys=True), []).append(run)
     settings = [members[0].settings for members in kinds.values()]
     # Of settings that two runs both have; a part's own are no difference beside a run without that part.
     varied = [
         key for key in dict.fromkeys(key for each in settings for key in each)
-        if key not in SINGLE and len({text_of(each[key]) for each in settings if key in each}) > 1
+        if key not in SINGLE and len({json.dumps(each[key]) for each in settings if key in each}) > 1
     ]  # fmt: skip
     groups = []
     for members in kinds.values():
@@ -91,13 +92,18 @@ def grouped(runs: list[Run]) -> list[Group]:
 
 
 def departures(settings: dict) -> list[str]:
-    """How a run differs from the preset that stands for the paper's setting; none if there is no such preset."""
+    """How a run differs from the nearest preset of its dataset, in how samples are dealt aside; none if there is none.
+
+    Of a preset for another method only the settings all methods have are compared.
+    """
     candidates = []
     for preset in PRESETS.values():
         wanted = preset.settings
-        if wanted["method"] != settings["method"] or wanted["dataset"] != settings["dataset"]:
+        if wanted["dataset"] != settings["dataset"]:
             continue
         keys = {*wanted, "train_size", "fraction", "test_size"} - {*SINGLE, "partition", "beta", "classes_per_client"}
+        if wanted["method"] != settings["method"]:
+            keys = {key for key in keys if "." not in key}
         candidates.append([
             f"{key} {text_of(settings.get(key))}" + (f" (not {text_of(wanted[key])})" if key in wanted else "")
             for key in sorted(keys) if settings.get(key) != wanted.get(key)
@@ -163,7 +169,7 @@ def spread_text(spread: tuple[float, float | None] | None, digits: int = 2) -> s
 def _table(groups: list[Group]) -> str:
     similar = any(group.spread("psnr") for group in groups)
     reported = any(papers.find(group.settings) for group in groups)
-    heads = ["method", "seeds", "accuracy %", "best %"]
+    heads = ["method", "runs", "accuracy %", "best %"]
     heads += ["paper %"] if reported else []
     heads += ["PSNR dB"] + ["paper dB"] * reported if similar else []
     heads += ["GFLOPs*", "sent up", "sent down", "time"]
@@ -195,7 +201,7 @@ def _table(groups: list[Group]) -> str:
         for group in groups
         if papers.find(group.settings) and (different := departures(group.settings))
     ]
-    said = f" Not as in the papers: {escape('; '.join(notes))}." if notes else ""
+    said = f" Differences from the nearest preset of a paper: {escape('; '.join(notes))}." if notes else ""
     said = f"<p><small>* per client and round; sent and time: of a whole run, on average.{said}</small></p>"
     return table(heads, rows, numbers=tuple(range(1, len(heads)))) + said
 

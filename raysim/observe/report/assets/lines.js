@@ -95,8 +95,8 @@ KINDS.lines = class Lines extends Axes {
       high = Math.min(high, y);
       this.marks.append(shape("circle", { cx: x, cy: y, r: 4.5, class: "dot", style: `fill:${s.tint}` }));
       const spread = s.low && s.high[k] !== null ? ` ± ${UNITS[this.spec.unit](s.high[k] - s.y[k])}` : "";
-      const seeds = s.n ? ` (${s.n[k]} seeds)` : "";
-      rows.push([s.tint, s.name, UNITS[this.spec.unit](s.y[k]) + spread + (s.n && s.n[k] > 1 ? seeds : "")]);
+      const runs = s.n ? ` (${s.n[k]} runs)` : "";
+      rows.push([s.tint, s.name, UNITS[this.spec.unit](s.y[k]) + spread + runs]);
     }
     return { x, y: high, title: `${this.spec.x} ${at}`, rows };
   }
