@@ -1,19 +1,26 @@
 """The report in a real browser: every figure is drawn, values can be read, nothing leaves the page; and its data."""
 
+import base64
+import io
 import json
+import re
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from raysim.__main__ import main
 from raysim.errors import InputError
 from raysim.observe.report import specs, write_comparison, write_report
 from raysim.observe.report.comparison import departures, grouped
-from raysim.observe.report.files import read_run
+from raysim.observe.report.files import Run, read_run
 from raysim.observe.report.page import as_script_data
+from raysim.observe.report.pairs import image_pairs
 from raysim.observe.report.single import figure_rows
+from raysim.observe.synthetic import Pair, save_pairs
+from raysim.presets import PRESETS
 from tests.browser import Browser, needs_chromium
 
 TINY = ["--train-size", "100", "--test-size", "40", "--clients", "5", "--model", "small-cnn", "--in-process"]
@@ -73,10 +80,16 @@ def tip(page, title: str) -> str:
 
 
 def hover(page, title: str, across: float = 0.5, down: float = 0.5) -> str:
+    """What the chart says under the pointer. Until a scroll has reached the screen, moves go to what was there."""
     where = f"(b => [b.x + b.width * {across}, b.y + b.height * {down}])"
     scrolled = f"({figure(title)}.scrollIntoView({{behavior: 'instant', block: 'center'}}), {figure(title)})"
-    page.move_to(*page.evaluate(f"{where}({scrolled}.querySelector('.plot').getBoundingClientRect())"))
-    return tip(page, title)
+    for _ in range(50):
+        page.move_to(*page.evaluate(f"{where}({scrolled}.querySelector('.plot').getBoundingClientRect())"))
+        page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
+        if told := tip(page, title):
+            return told
+        page.move_to(1, 1)
+    return ""
 
 
 # Whether something was painted: pixels that are not all alike.
@@ -333,6 +346,23 @@ def test_the_label_picture_of_many_clients_is_sorted_and_averaged():
     assert specs.heat(counts[:3], list("abcdefghij"))["columns"] == ["client 0", "client 1", "client 2"]
 
 
+def test_of_large_images_fewer_are_shown(tmp_path):
+    """60 pairs of 120 × 200 pixels in 3 classes are 8.6 MB; each class keeps its first ones."""
+    draw = np.random.default_rng(0)
+    pairs = [Pair(i % 3, i, 1, *draw.integers(0, 256, (2, 3, 120, 200), dtype=np.uint8)) for i in range(60)]
+    save_pairs(pairs, tmp_path / "pairs.png")
+    text = image_pairs(Run(tmp_path, {"classes": ["a", "b", "c"]}))
+    assert len(text) < 2_200_000
+    shown = [int(number) for number in re.findall(r'title="[abc]: [^"]* of client (\d+),', text)]
+    assert shown == [0, 3, 6, 1, 4, 7, 2, 5, 8]
+    (encoded,) = re.findall(r"base64,([^)]*)\)", text)
+    with Image.open(io.BytesIO(base64.b64decode(encoded))) as picture:
+        pixels = np.asarray(picture)
+    assert pixels.shape == (240, 200 * 9, 3)
+    assert np.array_equal(pixels[:120, 200:400], pairs[3].real.transpose(1, 2, 0))
+    assert np.array_equal(pixels[120:, -200:], pairs[8].made.transpose(1, 2, 0))
+
+
 @pytest.mark.parametrize(
     ("content", "rows"),
     [
@@ -410,6 +440,8 @@ def test_departures_from_the_papers_setting(four):
     assert departures(settings | {"dataset": "svhn"}) == []
     # A method without a preset of its own is held against those of its dataset, but for parts' settings.
     assert departures(settings | {"method": "moon", "moon.mu": 1.0}) == different
+    own = departures(settings | PRESETS["hfmds-cifar10"].settings | {"hfmds.steps": 7})
+    assert own == ["hfmds.steps 7 (not 500)", "test_size 40", "train_size 100"]
 
 
 def test_where_the_page_goes(four, tmp_path, capsys):

@@ -94,7 +94,7 @@ def grouped(runs: list[Run]) -> list[Group]:
 def departures(settings: dict) -> list[str]:
     """How a run differs from the nearest preset of its dataset, in how samples are dealt aside; none if there is none.
 
-    Of a preset for another method only the settings all methods have are compared.
+    One for the same method is nearest; of one for another only the settings all methods have are compared.
     """
     candidates = []
     for preset in PRESETS.values():
@@ -102,13 +102,14 @@ def departures(settings: dict) -> list[str]:
         if wanted["dataset"] != settings["dataset"]:
             continue
         keys = {*wanted, "train_size", "fraction", "test_size"} - {*SINGLE, "partition", "beta", "classes_per_client"}
-        if wanted["method"] != settings["method"]:
-            keys = {key for key in keys if "." not in key}
-        candidates.append([
+        another = wanted["method"] != settings["method"]
+        different = [
             f"{key} {text_of(settings.get(key))}" + (f" (not {text_of(wanted[key])})" if key in wanted else "")
-            for key in sorted(keys) if settings.get(key) != wanted.get(key)
-        ])  # fmt: skip
-    return min(candidates, key=len, default=[])
+            for key in sorted(keys)
+            if settings.get(key) != wanted.get(key) and not (another and "." in key)
+        ]
+        candidates.append((another, len(different), different))
+    return min(candidates, default=(True, 0, []))[2]
 
 
 def _section(page: Page, groups: list[Group], out: Path) -> None:
@@ -222,7 +223,7 @@ def _runs(groups: list[Group], out: Path) -> str:
             accuracy = f"{100 * summary['final_accuracy']:.2f} %" if summary else f"{len(run.history)} rounds so far"
             digest = f"<code>{escape(summary['model_sha256'][:12])}</code>" if summary else ""
             rows.append([name, escape(group.name), str(run.settings["seed"]), accuracy, digest])
-    return table(["run", "method", "seed", "final accuracy", "model"], rows, numbers=(2, 3))
+    return table(["run", "method", "seed", "final accuracy", "model"], rows, numbers=(2, 3, 4))
 
 
 def _common(page: Page, runs: list[Run]) -> None:

@@ -19,15 +19,15 @@ def image_pairs(run: Run) -> str:
         return ""
     with Image.open(path) as picture:
         whose, pixels = json.loads(picture.text["pairs"]), picture.convert("RGB" if picture.mode == "RGB" else "L")
-    side = pixels.height // 2
-    fit = max(1, PIXELS // (len(pixels.getbands()) * 2 * side * side))
+    wide, tall = pixels.width // len(whose), pixels.height
+    fit = max(1, PIXELS // (len(pixels.getbands()) * wide * tall))
     if len(whose) > fit:  # large images: fewer of each class
         labels = list(dict.fromkeys(label for label, _, _ in whose))
         each = max(1, fit // len(labels))
         chosen = [i for label in labels for i in [i for i, pair in enumerate(whose) if pair[0] == label][:each]][:fit]
-        smaller = Image.new(pixels.mode, (side * len(chosen), 2 * side))
+        smaller = Image.new(pixels.mode, (wide * len(chosen), tall))
         for place, i in enumerate(chosen):
-            smaller.paste(pixels.crop((i * side, 0, (i + 1) * side, 2 * side)), (place * side, 0))
+            smaller.paste(pixels.crop((i * wide, 0, (i + 1) * wide, tall)), (place * wide, 0))
         pixels, whose = smaller, [whose[i] for i in chosen]
     buffer = io.BytesIO()
     pixels.save(buffer, "PNG", optimize=True)

@@ -8,6 +8,7 @@ from raysim import papers
 from raysim.config import RunConfig
 from raysim.observe.progress import duration
 from raysim.observe.report import specs
+from raysim.observe.report.comparison import departures
 from raysim.observe.report.files import Run, read_run
 from raysim.observe.report.page import Page, bytes_text, escape, settings_list, table, text_of, tiles
 from raysim.observe.report.pairs import image_pairs
@@ -48,8 +49,8 @@ def _key_figures(run: Run) -> list[tuple[str, str, str]]:
         figures.append(("Accuracy", f"{100 * last['accuracy']:.2f} %", f"after round {last['round']}"))
         figures.append(("Best accuracy", f"{100 * best['accuracy']:.2f} %", f"in round {best['round']}"))
     for figure in papers.find(run.settings):
-        spread = f" ± {figure.std:.2f}" if figure.std is not None else ""
-        figures.append(("The paper's", f"{figure.accuracy:.2f} %{spread}", figure.paper))
+        spread = f"± {figure.std:.2f}, " if figure.std is not None else ""
+        figures.append(("A paper's", f"{figure.accuracy:.2f} %", f"{spread}{figure.paper}"))
     if history:
         seconds = summary.get("seconds") or sum(line["seconds"] for line in history)
         each = sum(line["seconds"] for line in history) / len(history)
@@ -77,7 +78,9 @@ def _accuracy(page: Page, run: Run) -> None:
     losses = [_curves(run, "loss", run.evaluated, "test"), _curves(run, "train_loss", name="local training")]
     whose = "of the clients' own models" if run.settings.get("evaluation") == "clients" else "of the global model"
     charts = page.chart("Test accuracy", accuracy, whose) + page.chart("Cross-entropy", specs.lines(losses))
-    page.section("Accuracy and loss", charts and f'<div class="charts">{charts}</div>')
+    different = departures(run.settings) if papers.find(run.settings) else []
+    said = f"Differences from the nearest preset of a paper: {escape(', '.join(different))}." if different else ""
+    page.section("Accuracy and loss", charts and f'<p>{said}</p><div class="charts">{charts}</div>')
 
 
 def _terms(page: Page, run: Run) -> None:
