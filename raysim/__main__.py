@@ -14,13 +14,13 @@ from raysim.engine.environment import secure_local_ray
 from raysim.errors import InputError, RaysimError
 from raysim.observe.progress import Reporter, duration
 from raysim.presets import PRESETS
-from raysim.settings import from_command_line, help_lines, markdown_table, nearest
+from raysim.settings import flag, from_command_line, help_lines, markdown_table, nearest
 
 COMMANDS = {
     "run": "run a simulation",
     "resume": "go on with a run that was interrupted: resume RUN_DIR",
     "plan": "print the placement plan of a configuration and stop",
-    "report": "write the HTML report of run directories again",
+    "report": "write a run's HTML report again, or one page about several: report RUN_DIR… [--out PAGE]",
     "methods": "the methods there are",
     "datasets": "the datasets there are",
     "models": "the models there are",
@@ -74,10 +74,7 @@ def _command(words: list[str]) -> None:
     elif command == "plan":
         _plan(rest, reporter)
     elif command == "report":
-        from raysim.observe.report import write_report
-
-        for path in rest or [""]:
-            reporter.say(f"wrote {write_report(path)}")
+        _report(rest, reporter)
     elif command == "settings":
         sys.stdout.write(_settings())
     elif command in COMMANDS:
@@ -165,6 +162,18 @@ def _run_one(config: RunConfig) -> tuple[Path, dict]:
         f"model sha256 {summary['model_sha256']}\nreport: {out / 'report.html'}"
     )
     return out, summary
+
+
+def _report(words: list[str], reporter: Reporter) -> None:
+    """`report RUN_DIR…`: of one run its own page, of several one about all of them."""
+    from raysim.observe.report import write_comparison, write_report
+
+    first = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
+    paths, flags = words[:first] or [""], from_command_line(words[first:])
+    if flags.keys() - {"out"}:
+        raise InputError(f"report: unknown flag {flag(min(flags.keys() - {'out'}))}; there is only --out PAGE")
+    write = write_comparison if len(paths) > 1 else lambda paths, out: write_report(paths[0], out)
+    reporter.say(f"wrote {write(paths, flags.get('out'))}")
 
 
 def _plan(words: list[str], reporter: Reporter) -> None:

@@ -21,11 +21,11 @@ from raysim.engine.simulation import Result, Simulation
 from raysim.engine.store import federation, release_memory
 from raysim.errors import RaysimError
 from raysim.observe.features import draw_features
-from raysim.observe.labels import draw_labels
+from raysim.observe.labels import save_labels
 from raysim.observe.metrics import Metrics
 from raysim.observe.progress import Reporter
 from raysim.observe.report import write_report
-from raysim.observe.synthetic import draw_beside_real, export
+from raysim.observe.synthetic import draw_beside_real, export, pairs_of, save_pairs
 from raysim.privacy.figures import Figure, describe
 
 
@@ -90,8 +90,7 @@ def _simulate(config, inputs, out, reporter, started, runner, plan) -> tuple[Pat
         release_memory()
         fingerprints, model_bytes = runner.start(data)
         # Drawn during the first rounds: importing matplotlib takes a second that the actors needed to start.
-        picture = out / "labels.png"
-        drawing = Aside(writing(picture)(draw_labels), counts, class_names, picture)
+        drawing = Aside(writing(out / "labels.png")(save_labels), counts, class_names, out)
         distinct = [f for i, f in enumerate(fingerprints) if f not in fingerprints[:i]]
         if len(distinct) > 1:
             text = f"mixed hardware ({distinct}): equal hashes are promised on one kind of device only"
@@ -107,6 +106,7 @@ def _simulate(config, inputs, out, reporter, started, runner, plan) -> tuple[Pat
 
         def on_round(line: dict) -> None:
             record.metrics(line)
+            record.timeline(simulation.timeline)
             reporter.round(line)
             if metrics:
                 metrics.round(line)
@@ -134,7 +134,9 @@ def _simulate(config, inputs, out, reporter, started, runner, plan) -> tuple[Pat
         drawing.wait()
         for table in result.shared.values():  # while its object store is there
             export(table, data, class_names, out / "synthetic.parquet")
-            draw_beside_real(table, data, class_names, out / "synthetic.png")
+            if pairs := pairs_of(table, data):
+                save_pairs(pairs, out / "pairs.png")
+                draw_beside_real(pairs, class_names, out / "synthetic.png")
         summary = summarise(config, result)
         if config.privacy:
             figures = privacy_figures(result)

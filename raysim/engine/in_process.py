@@ -1,10 +1,12 @@
 """The in-process runner: the same server and client code without Ray, for unit tests and debuggers."""
 
+import time
+
 import torch
 
 from raysim.engine.federation import fetch
 from raysim.engine.server import Server
-from raysim.engine.work import Answers, Pass, Queue
+from raysim.engine.work import Answers, Call, Pass, Queue
 from raysim.engine.worker import Worker
 
 
@@ -42,8 +44,9 @@ class InProcess:
         queue = Queue(work.groups, work.costs, len(self.workers))
         turn = 0
         while queue:
-            worker = self.workers[turn % len(self.workers)]
-            answer = getattr(worker, work.method)(*work.arguments(queue.take()))
+            actor, began = turn % len(self.workers), time.monotonic()
+            answer = getattr(self.workers[actor], work.method)(*work.arguments(queue.take()))
+            answers.calls.append(Call(actor, began, time.monotonic()))
             first, *rest = answer if work.returns > 1 else (answer,)
             answers.first.append(first)
             answers.rest.append(tuple(rest))

@@ -11,7 +11,7 @@ from raysim.engine import crew
 from raysim.engine.crew import Crew
 from raysim.engine.messages import TRIES, ClientFailure, RunFailure, ServerLost
 from raysim.engine.plan import Plan
-from raysim.engine.work import Answers, Pass, Queue
+from raysim.engine.work import Answers, Call, Pass, Queue
 
 # How long a call may take before its actor counts as hung: so many times what the slowest took, and no less than that.
 PATIENCE, LEAST_SECONDS = 10.0, 60.0
@@ -117,7 +117,7 @@ class Pool(Crew):
         queue = Queue(work.groups, work.costs, len(self.actors))
         answers = Answers()
         while queue:
-            done = self._hand_out(work, queue)
+            done = self._hand_out(work, queue, answers.calls)
             if work.summed:
                 done = self._collect(done, queue, answers)
             for calls in done.values():
@@ -134,8 +134,11 @@ class Pool(Crew):
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    def _hand_out(self, work: Pass, queue: Queue) -> dict[int, list]:
-        """Empty the queue. Actor -> its finished calls (groups, first value, references to the others)."""
+    def _hand_out(self, work: Pass, queue: Queue, log: list[Call]) -> dict[int, list]:
+        """Empty the queue. Actor -> its finished calls (groups, first value, references to the others).
+
+        When each began and ended is added to the log.
+        """
         idle = sorted(self.actors.keys() - self.starting.keys(), reverse=True)
         busy: dict = {}  # first reference -> (actor, groups, other references, when it began)
         done: dict[int, list] = {}
@@ -156,10 +159,12 @@ class Pool(Crew):
             index, groups, rest, began = busy.pop(finished)
             try:
                 done.setdefault(index, []).append((groups, self._get(finished, "a client actor"), rest))
-                rate = (time.monotonic() - began) / queue.cost_of(groups)
+                log.append(Call(index, began, time.monotonic()))
+                rate = (log[-1].ended - began) / queue.cost_of(groups)
                 self.slowest[work.method] = max(rate, self.slowest.get(work.method, 0.0))
                 idle.append(index)
             except RayError as error:  # it died, ran out of memory, went with its node, or is out of reach
+                log.append(Call(index, began, time.monotonic(), lost=True))
                 first = groups[0][0]
                 deaths[first] = deaths.get(first, 0) + 1
                 if deaths[first] >= TRIES:

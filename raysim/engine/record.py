@@ -26,8 +26,9 @@ from raysim.privacy.figures import Figure
 from raysim.settings import flag
 
 FILES = (
-    "config.json", "metrics.jsonl", "events.jsonl", "summary.json", "model.safetensors", "labels.png", "report.html",
-    "synthetic.parquet", "synthetic.png", "features.png", "privacy.json",
+    "config.json", "metrics.jsonl", "events.jsonl", "summary.json", "timeline.jsonl", "model.safetensors",
+    "labels.png", "labels.csv", "synthetic.parquet", "synthetic.png", "pairs.png", "features.png", "features.json",
+    "privacy.json", "report.html",
 )  # fmt: skip
 
 
@@ -157,10 +158,10 @@ class Record:
                     shutil.rmtree(path / name, ignore_errors=True)
         except OSError as error:
             raise InputError(f"--out {path} cannot be written: {error.strerror}; choose another") from None
-        events = path / "events.jsonl"
-        if resume and events.exists():  # a kill may have cut its last line
-            content = events.read_bytes()
-            write_atomically(events, content[: content.rfind(b"\n") + 1])
+        for told in (path / "events.jsonl", path / "timeline.jsonl"):
+            if resume and told.exists():  # a kill may have cut its last line
+                content = told.read_bytes()
+                write_atomically(told, content[: content.rfind(b"\n") + 1])
 
     def config(self, config: RunConfig, **facts) -> None:
         content = {"settings": config.settings(), "versions": versions(), "git": git_commit()} | facts
@@ -190,6 +191,10 @@ class Record:
             raise RaysimError(f"{path} is damaged: its first {rounds} lines are not those written; start the run again")
         write_atomically(path, b"".join(lines))
         return [json.loads(line) for line in lines]
+
+    def timeline(self, line: dict) -> None:
+        """When which actor worked in a round. Of a round that is done again the last line counts."""
+        self._append("timeline.jsonl", line)
 
     def event(self, kind: str, **details) -> None:
         self._append("events.jsonl", {"time": round(time.time(), 3), "event": kind} | details)

@@ -14,7 +14,7 @@ from raysim.engine.checkpoint import Checkpoint
 from raysim.engine.federation import Federation
 from raysim.engine.messages import LOSS_BITS, TRIES, Broadcast, ClientReport, ServerLost
 from raysim.engine.record import digest
-from raysim.engine.work import Answers, Pass, in_groups
+from raysim.engine.work import Answers, Call, Pass, in_groups, spans
 from raysim.methods.base import overrides
 from raysim.privacy.figures import Figure
 from raysim.rng import stream
@@ -41,6 +41,8 @@ class Simulation:
         self.model_bytes = model_bytes
         self.version = 0
         self.failures = runner.failures  # that a line has told of
+        self.calls: dict[str, list[Call]] = {}  # of this round, by phase
+        self.timeline: dict = {}  # the last round's: who worked when
         self.profiles: dict[str, tuple[str, str]] = {}  # training, or a part's exchange -> table, Chrome trace
         self.restore(None)
 
@@ -117,19 +119,22 @@ class Simulation:
         cohort = self.sample(t)
         line = {"round": t, "accuracy": None, "loss": None, "clients": len(cohort), "bytes_up": 0, "bytes_down": 0}
         line["gflops"] = {}  # per client, by what it does; training only in the last round
-        times = [("", time.perf_counter())]
+        self.calls = {}
+        times = [("", time.monotonic())]
         for part in self.config.parts:
             if overrides(part, "exchange"):
                 self.exchanges(part, t, cohort, line)
-                times.append((f"{part.name} exchange", time.perf_counter()))
+                times.append((f"{part.name} exchange", time.monotonic()))
         reports = self.train(t, cohort, line)
         line |= self.training_loss(reports)
-        times.append(("training", time.perf_counter()))
+        times.append(("training", time.monotonic()))
         if t == self.config.rounds or (self.config.eval_every and t % self.config.eval_every == 0):
             line |= self.evaluate(t)
-            times.append(("evaluation", time.perf_counter()))
+            times.append(("evaluation", time.monotonic()))
         line["phases"] = {name: round(end - start, 4) for (_, start), (name, end) in pairwise(times)}
-        return line | {"seconds": round(times[-1][1] - times[0][1], 4)}
+        line["seconds"] = round(times[-1][1] - times[0][1], 4)
+        self.timeline = {"round": t, "seconds": line["seconds"], "spans": spans(self.calls, times[0][1])}
+        return line
 
     def sample(self, t: int) -> list[int]:
         """The round's active clients, in order of id."""
@@ -146,6 +151,7 @@ class Simulation:
             if self.config.profile and part.name not in self.profiles:
                 broadcast = replace(broadcast, profiled=clients[0])
             answers = self.pass_over("reply", broadcast, in_groups(clients, part.group), (part.name,), line)
+            self.calls.setdefault(f"{part.name} exchange", []).extend(answers.calls)
             self.send("receive", answers, part.name, t)
             self.note_profile(part.name, answers)
             line["gflops"][part.name] = line["gflops"].get(part.name, 0.0) + counted(answers)[0]
@@ -164,6 +170,7 @@ class Simulation:
                 route = self.runner.get(self.runner.call_server("route", part.name, t, cohort))
                 broadcast = replace(broadcast, route=route)
         answers = self.pass_over("train", broadcast, in_groups(cohort, self.config.fuse), (), line)
+        self.calls["training"] = answers.calls
         self.weights = self.send("aggregate", answers, t)
         self.note_profile("training", answers)
         if broadcast.counted is not None:
@@ -240,7 +247,8 @@ class Simulation:
         sizes = self.federation.test.stop - self.federation.test.start
         states = self.states if self.config.evaluation == "clients" else None
         work = Pass("evaluate", self.reading(t), in_groups(list(range(len(sizes))), 1), sizes.tolist(), states=states)
-        counts = self.runner.run(work).first
+        answers = self.runner.run(work)
+        self.calls["evaluation"], counts = answers.calls, answers.first
         images = int(sizes.sum())
         finite = all(loss is not None for _, loss in counts)
         return {

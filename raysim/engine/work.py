@@ -2,6 +2,9 @@
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+NEXT = 0.005  # seconds from one call of an actor to its next within which it counts as never idle
 
 
 @dataclass
@@ -25,6 +28,15 @@ class Pass:
         return (self.broadcast, groups, held, *self.extra)
 
 
+class Call(NamedTuple):
+    """When an actor was at work, by the driver's monotonic clock."""
+
+    actor: int
+    began: float
+    ended: float
+    lost: bool = False  # whether the actor was, with what it did
+
+
 @dataclass
 class Answers:
     """What a pass gave, in no particular order."""
@@ -32,6 +44,27 @@ class Answers:
     first: list = field(default_factory=list)  # the small first return value of each call
     rest: list[tuple] = field(default_factory=list)  # references to the other return values, call by call
     sums: list = field(default_factory=list)  # references to each actor's sums
+    calls: list[Call] = field(default_factory=list)
+
+
+def spans(phases: dict[str, list[Call]], origin: float) -> dict[str, list[list]]:
+    """Phase -> [actor, from, to] in seconds after `origin`; calls of an actor that follow at once are one.
+
+    What lost actors did is a phase of its own, `lost`.
+    """
+    found: dict[str, list[list]] = {}
+    for phase, calls in phases.items():
+        last: dict[tuple[str, int], list] = {}
+        for call in sorted(calls, key=lambda call: call.began):
+            began, ended = round(call.began - origin, 4), round(call.ended - origin, 4)
+            name = "lost" if call.lost else phase
+            span = last.get((name, call.actor))
+            if span and began - span[2] <= NEXT:
+                span[2] = ended
+            else:
+                span = last[name, call.actor] = [call.actor, began, ended]
+                found.setdefault(name, []).append(span)
+    return found
 
 
 def in_groups(items: list[int], size: int) -> list[list[int]]:

@@ -1,6 +1,7 @@
 """The picture of features: real, synthetic and generated ones in one t-SNE map."""
 
 import io
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ NAMED = 20  # classes with a legend
 
 
 def draw_features(kinds: dict[str, tuple[np.ndarray, np.ndarray]], class_names: list[str], path: Path) -> dict:
-    """One map of all features, a panel per kind (kind -> features, labels), coloured by class.
+    """One map of all features, a panel per kind (kind -> features, labels), coloured by class; as JSON beside it.
 
     Gives the mean distances in the map of two points of one class and of two classes, by kind: a measure that does
     not depend on the features' scale (FedPA's table V looks like one).
@@ -44,6 +45,11 @@ def draw_features(kinds: dict[str, tuple[np.ndarray, np.ndarray]], class_names: 
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
     write_atomically(path, buffer.getvalue())
+    points = {
+        kind: {"x": place[:, 0].round(1).tolist(), "y": place[:, 1].round(1).tolist(), "label": labels.tolist()}
+        for place, (kind, (_, labels)) in zip(places, kinds.items(), strict=True)
+    }
+    write_atomically(path.with_suffix(".json"), json.dumps(points).encode())
     return measured
 
 

@@ -6,9 +6,18 @@ from pathlib import Path
 
 import numpy as np
 
+from raysim.engine.record import write_atomically
+
 SORT_ABOVE = 200  # clients; more than these are only legible when like stands beside like
 COLUMNS = 600  # the heat map has about twice as many pixels; more clients share columns
 WRITE_UP_TO = 25  # clients and classes; in cells of that size a number is readable
+
+
+def save_labels(counts, class_names, folder: Path) -> None:
+    """labels.csv, a row of counts per client (such as `--table` takes), and their picture labels.png."""
+    text = "".join(f"{','.join(map(str, row))}\n" for row in np.asarray(counts).tolist())
+    write_atomically(folder / "labels.csv", text.encode())
+    draw_labels(counts, class_names, folder / "labels.png")
 
 
 def draw_labels(counts, class_names, path) -> None:
@@ -22,7 +31,7 @@ def draw_labels(counts, class_names, path) -> None:
 
     counts = np.asarray(counts)
     clients, classes = counts.shape
-    shown, group = _columns(counts)
+    shown, group, _ = arrange(counts)
     edges = np.minimum(np.arange(len(shown) + 1) * group, clients) - 0.5  # the last group may be smaller
 
     width, height = float(np.clip(1.6 + 0.5 * clients, 6.5, 12)), float(np.clip(0.3 * classes, 2, 7))
@@ -55,16 +64,17 @@ def draw_labels(counts, class_names, path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _columns(counts: np.ndarray) -> tuple[np.ndarray, int]:
-    """The columns to draw as mean counts [columns, classes], and how many clients each stands for."""
+def arrange(counts: np.ndarray, most: int = COLUMNS) -> tuple[np.ndarray, int, np.ndarray]:
+    """The columns to draw as mean counts [columns, classes], how many clients each stands for, and in which order."""
     clients = len(counts)
-    if clients <= SORT_ABOVE:
-        return counts.astype(float), 1
+    if clients <= min(SORT_ABOVE, most):
+        return counts.astype(float), 1, np.arange(clients)
     share = counts.max(axis=1) / np.maximum(counts.sum(axis=1), 1)
-    counts = counts[np.lexsort((-share, counts.argmax(axis=1)))]
-    group = -(-clients // COLUMNS)
+    order = np.lexsort((-share, counts.argmax(axis=1)))
+    group = -(-clients // min(COLUMNS, most))
     starts = np.arange(0, clients, group)
-    return np.add.reduceat(counts, starts, axis=0) / np.diff(starts, append=clients)[:, None], group
+    means = np.add.reduceat(counts[order], starts, axis=0) / np.diff(starts, append=clients)[:, None]
+    return means, group, order
 
 
 def _draw_sizes(axes, sizes: np.ndarray, edges: np.ndarray) -> None:

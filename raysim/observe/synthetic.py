@@ -3,11 +3,13 @@
 import io
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from raysim.engine.federation import Federation
 from raysim.engine.record import write_atomically
@@ -46,27 +48,62 @@ def export(table: pa.Table, federation: Federation, class_names: list[str], path
     write_atomically(path, buffer.getvalue())
 
 
-def draw_beside_real(table: pa.Table, federation: Federation, class_names: list[str], path: Path) -> None:
-    """Per class a few pairs: a real image of a client, then a synthetic one the same client made for that class."""
+class Pair(NamedTuple):
+    """A synthetic image, and a real one of its class: of the client that made it, if it has one."""
+
+    label: int
+    client: int
+    round: int
+    real: np.ndarray
+    made: np.ndarray
+
+
+def pairs_of(table: pa.Table, federation: Federation) -> list[Pair]:
+    """A few of each class, of different clients if there are as many."""
+    labels, clients, rounds = (column(table, name) for name in ("label", "client", "round"))
+    found = []
+    for label in np.unique(labels[labels >= 0])[:CLASSES]:  # below 0: none
+        where = np.flatnonzero(labels == label)
+        _, first = np.unique(clients[where], return_index=True)
+        for i in where[np.sort(first)][:PER_CLASS]:
+            if (real := _real(federation, int(clients[i]), int(label))) is not None:
+                made = to_bytes(images_of(table)[i : i + 1], federation)[0]
+                found.append(Pair(int(label), int(clients[i]), int(rounds[i]), real, made))
+    return found
+
+
+def _real(federation: Federation, client: int, label: int) -> np.ndarray | None:
+    """The client's first image of a class; if it has none (its label was a guess, the server made it), another's."""
+    for owner in [*([client] if client >= 0 else []), *range(len(federation.sizes))]:
+        x, y = federation.clients.read(owner)
+        if len(rows := np.flatnonzero(y == label)):
+            return x[rows[0]]
+    return None
+
+
+def save_pairs(pairs: list[Pair], path: Path) -> None:
+    """The pairs' pixels and nothing else, one pair beside the other, real above synthetic; its text says whose."""
+    facts = PngInfo()
+    facts.add_text("pairs", json.dumps([[pair.label, pair.client, pair.round] for pair in pairs]))
+    rows = (np.concatenate(images, axis=2) for images in ([p.real for p in pairs], [p.made for p in pairs]))
+    buffer = io.BytesIO()
+    _picture(np.concatenate([*rows], axis=1)).save(buffer, "PNG", pnginfo=facts)
+    write_atomically(path, buffer.getvalue())
+
+
+def draw_beside_real(pairs: list[Pair], class_names: list[str], path: Path) -> None:
+    """A row per class with its pairs."""
     from matplotlib.figure import Figure
 
-    labels, clients = column(table, "label"), column(table, "client")
-    present = [c for c in range(len(class_names)) if (labels == c).any()][:CLASSES]
+    present = sorted({pair.label for pair in pairs})
     figure = Figure(figsize=(1.6 + 0.9 * 2 * PER_CLASS, 0.95 * len(present) + 0.6), layout="constrained")
     axes = figure.subplots(len(present), 2 * PER_CLASS, squeeze=False)
     for cell in axes.ravel():
         cell.set_axis_off()
     for row, label in enumerate(present):
         axes[row, 0].text(-0.15, 0.5, class_names[label], ha="right", va="center", transform=axes[row, 0].transAxes)
-        where = np.flatnonzero(labels == label)
-        # Of different clients, if there are as many.
-        _, first = np.unique(clients[where], return_index=True)
-        chosen = where[np.sort(first)][:PER_CLASS]
-        for pair, i in enumerate(chosen):
-            x, y = federation.clients.read(int(clients[i]))
-            real = x[np.flatnonzero(y == label)[0]]
-            made = to_bytes(images_of(table)[i : i + 1], federation)[0]
-            for cell, image in zip(axes[row, 2 * pair : 2 * pair + 2], (real, made), strict=True):
+        for i, pair in enumerate(pair for pair in pairs if pair.label == label):
+            for cell, image in zip(axes[row, 2 * i : 2 * i + 2], (pair.real, pair.made), strict=True):
                 cell.imshow(_picture(image), cmap="gray", vmin=0, vmax=255)
     for i in range(2 * PER_CLASS):
         axes[0, i].set_title("synthetic" if i % 2 else "real", fontsize=8)

@@ -3,9 +3,11 @@
 import pytest
 import ray
 
+from raysim.engine import simulation
 from raysim.engine.in_process import InProcess
 from raysim.engine.messages import ClientFailure, RunFailure
 from raysim.engine.shared import table_digest
+from raysim.engine.work import spans
 from tests.simulate import SYNTHESIS, comparable, simulate, simulate_on_ray
 
 EVERYTHING = "tests.parts.everything"  # all hooks at once
@@ -64,8 +66,10 @@ class TestOnOneNode:
         method = f"{EVERYTHING}+tests.parts.sleepy"
         assert comparable(simulate_on_ray(method=method, actors=3)) == reference[EVERYTHING]
 
-    def test_killed_actors(self, reference, tmp_path):
+    def test_killed_actors(self, reference, tmp_path, monkeypatch):
         """Client 3 takes its actor down twice in round 2; its work and what the actor had summed is done again."""
+        told = []  # who worked when, round by round
+        monkeypatch.setattr(simulation, "spans", lambda calls, origin: told.append(spans(calls, origin)))
         for fuse in "ab":
             (tmp_path / fuse).touch()
         active = {"active": 10}
@@ -76,6 +80,10 @@ class TestOnOneNode:
         assert not list(tmp_path.iterdir())
         assert [line["failures"] for line in killed.history] == [0, 2, 0]
         assert comparable(killed) == undisturbed
+        assert [len(each.get("lost", [])) for each in told[-3:]] == [0, 2, 0]
+        for each in told[-3:]:
+            assert {actor for actor, _, _ in each["training"]} <= {0, 1}
+            assert all(0 <= start <= stop for phase in each.values() for _, start, stop in phase)
 
     def test_a_client_that_always_kills_its_actor_ends_the_run(self, tmp_path):
         for i in range(20):

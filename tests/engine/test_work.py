@@ -1,4 +1,4 @@
-from raysim.engine.work import Pass, Queue, in_groups
+from raysim.engine.work import Call, Pass, Queue, in_groups, spans
 
 
 def test_groups_are_consecutive_and_only_by_size():
@@ -39,3 +39,15 @@ def test_states_travel_only_with_their_clients():
     work = Pass("train", "b", [[1, 2], [3]], [1, 1], ("x",), {2: "s2", 3: "s3"})
     assert work.arguments([[1, 2]]) == ("b", [[1, 2]], {2: "s2"}, "x")
     assert Pass("evaluate", "b", [[1]], [1]).arguments([[1]]) == ("b", [[1]])
+
+
+def test_calls_of_an_actor_that_follow_at_once_are_one_span():
+    calls = [Call(0, 10.0, 11.0), Call(1, 10.0, 10.5), Call(0, 11.001, 12.0), Call(1, 10.6, 11.0)]
+    assert spans({"training": calls}, 10.0) == {"training": [[0, 0.0, 2.0], [1, 0.0, 0.5], [1, 0.6, 1.0]]}
+
+
+def test_what_a_lost_actor_did_stands_by_itself():
+    calls = [Call(0, 1.0, 2.0), Call(0, 2.0, 3.0, lost=True), Call(0, 3.0, 4.0)]
+    assert spans({"training": calls, "evaluation": [Call(0, 5.0, 6.0)]}, 1.0) == {
+        "training": [[0, 0.0, 1.0], [0, 2.0, 3.0]], "lost": [[0, 1.0, 2.0]], "evaluation": [[0, 4.0, 5.0]],
+    }  # fmt: skip

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from raysim.observe.labels import COLUMNS, _columns, draw_labels
+from raysim.observe.labels import COLUMNS, arrange, draw_labels
 
 
 def counts_of(clients, classes):
@@ -42,7 +42,8 @@ def test_class_names_are_text_and_not_formulas(tmp_path):
 @pytest.mark.parametrize("clients", [200, 201, COLUMNS, COLUMNS + 1, 9_999])
 def test_columns_keep_every_sample(clients):
     counts = counts_of(clients, 10)
-    shown, group = _columns(counts)
+    shown, group, order = arrange(counts)
+    assert sorted(order) == list(range(clients))
     assert len(shown) <= COLUMNS
     members = np.full(len(shown), group)
     members[-1] = clients - group * (len(shown) - 1)

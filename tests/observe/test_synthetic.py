@@ -6,8 +6,9 @@ from PIL import Image
 
 from raysim.__main__ import main
 from raysim.data import load
-from raysim.engine.federation import Federation
-from raysim.observe.synthetic import to_bytes
+from raysim.engine.federation import Chunks, Federation
+from raysim.engine.shared import make_table
+from raysim.observe.synthetic import pairs_of, save_pairs, to_bytes
 
 
 def test_pixels_come_back_rounded_and_cut():
@@ -38,3 +39,21 @@ def test_a_run_leaves_its_synthetic_images_as_a_dataset_and_a_picture(tmp_path):
     assert again.shape == (3, 32, 32)
     assert again.class_names[0] == "disc"
     assert len(again.train.y) + len(again.test.y) == 50
+
+
+def test_a_pair_is_of_the_client_that_made_it_or_of_another(tmp_path):
+    """Client 0 has class 1, client 1 has class 0: made by them, by the server (-1), of no class, of one nobody has."""
+    chunk = (np.arange(2, dtype=np.uint8).reshape(2, 1, 1, 1) + 7, np.array([1, 0]))
+    clients = Chunks([chunk], np.array([0, 0]), np.array([0, 1]), np.array([1, 2]))
+    federation = Federation(None, (1, 1, 1), 3, (0.0,), (1.0,), np.array([1, 1]), clients, None)
+    sources = [(1, 0), (0, 0), (0, -1), (-1, 0), (2, 1)]  # label, client
+    labels, makers = (np.array(column) for column in zip(*sources, strict=True))
+    table = make_table(np.arange(5, dtype=np.float32).reshape(5, 1, 1, 1), labels, makers, np.full(5, 4))
+    pairs = pairs_of(table, federation)
+    assert [(p.label, p.client, p.round, p.real.item(), p.made.item()) for p in pairs] == [
+        (0, 0, 4, 8, 1), (0, -1, 4, 8, 2), (1, 0, 4, 7, 0),
+    ]  # fmt: skip
+    save_pairs(pairs, tmp_path / "pairs.png")
+    with Image.open(tmp_path / "pairs.png") as picture:
+        assert np.asarray(picture).tolist() == [[8, 8, 7], [1, 2, 0]]
+        assert json.loads(picture.text["pairs"]) == [[0, 0, 4], [0, -1, 4], [1, 0, 4]]

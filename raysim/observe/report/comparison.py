@@ -1,0 +1,240 @@
+"""Several runs on one page: curves with a band over the seeds, and a table with the papers' figures beside ours."""
+
+import json
+import os
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+from raysim import papers
+from raysim.config import OPERATIONAL
+from raysim.errors import InputError
+from raysim.observe.progress import duration
+from raysim.observe.report import specs
+from raysim.observe.report.files import Run, read_run
+from raysim.observe.report.page import Page, bytes_text, escape, settings_list, table, text_of
+from raysim.presets import PRESETS
+
+# What makes two runs comparable: the data and how it is dealt. A page has a section for each such problem.
+PROBLEM = (
+    "dataset", "train_size", "fraction", "test_size", "image_size", "partition", "beta", "classes_per_client", "table",
+    "clients",
+)  # fmt: skip
+SINGLE = ("method", "seed", *OPERATIONAL)  # settings that say nothing about how a run differs from a preset
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in their seed only."""
+
+    name: str
+    runs: list[Run]
+
+    @property
+    def settings(self) -> dict:
+        return self.runs[0].settings
+
+    def spread(self, key: str, factor: float = 1.0) -> tuple[float, float | None] | None:
+        """Mean and sample standard deviation of a figure of the finished runs' summaries."""
+        values = [factor * run.summary[key] for run in self.runs if run.summary.get(key) is not None]
+        return mean_and_std(values)
+
+
+def mean_and_std(values: list[float]) -> tuple[float, float | None] | None:
+    """The latter of two values or more.
+
+    >>> mean_and_std([1.0, 3.0])
+    (2.0, 1.4142135623730951)
+    """
+    return (statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None) if values else None
+
+
+def write_comparison(run_dirs: list[str | Path], out: str | Path | None = None) -> Path:
+    """One page about these runs; by default comparison.html in the folder they share. Gives its path."""
+    runs = [read_run(path) for path in dict.fromkeys(map(Path, run_dirs))]
+    if not runs:
+        raise InputError("report: no run directory given; give the paths that runs printed")
+    shared = Path(os.path.commonpath([run.path.resolve().parent for run in runs]))
+    out = Path(out) if out else shared / "comparison.html"
+    problems: dict[tuple, list[Run]] = {}
+    for run in runs:
+        problems.setdefault(tuple(run.settings.get(key) for key in PROBLEM), []).append(run)
+    datasets = dict.fromkeys(Path(str(run.settings["dataset"])).name for run in runs)
+    groups = [grouped(members) for members in problems.values()]
+    methods = sum(len(found) for found in groups)
+    counted = f"{len(runs):,} runs, {methods:,} configurations, {len(problems):,} setting{'s' * (len(problems) > 1)}"
+    page = Page(f"Comparison on {', '.join(datasets)}", counted)
+    for found in groups:
+        _section(page, found, out)
+    _common(page, runs)
+    return page.write(out)
+
+
+def grouped(runs: list[Run]) -> list[Group]:
+    """Runs of one problem by configuration, each named by its method and by what else tells it from the others."""
+    kinds: dict[str, list[Run]] = {}
+    for run in runs:
+        identity = {k: v for k, v in run.settings.items() if k not in ("seed", *OPERATIONAL)}
+        kinds.setdefault(json.dumps(identity, sort_keys=True), []).append(run)
+    settings = [members[0].settings for members in kinds.values()]
+    # Of settings that two runs both have; a part's own are no difference beside a run without that part.
+    varied = [
+        key for key in dict.fromkeys(key for each in settings for key in each)
+        if key not in SINGLE and len({json.dumps(each[key]) for each in settings if key in each}) > 1
+    ]  # fmt: skip
+    groups = []
+    for members in kinds.values():
+        own = members[0].settings
+        details = [f"{key} {text_of(own[key])}" for key in varied if own.get(key) is not None]
+        name = f"{papers.method_name(own) if own['method'] == 'hfmds' else own['method']}"
+        groups.append(Group(", ".join([name, *details]), sorted(members, key=lambda run: run.settings["seed"])))
+    return groups
+
+
+def departures(settings: dict) -> list[str]:
+    """How a run differs from the nearest preset of its dataset, in how samples are dealt aside; none if there is none.
+
+    One for the same method is nearest; of one for another only the settings all methods have are compared.
+    """
+    candidates = []
+    for preset in PRESETS.values():
+        wanted = preset.settings
+        if wanted["dataset"] != settings["dataset"]:
+            continue
+        keys = {*wanted, "train_size", "fraction", "test_size"} - {*SINGLE, "partition", "beta", "classes_per_client"}
+        another = wanted["method"] != settings["method"]
+        different = [
+            f"{key} {text_of(settings.get(key))}" + (f" (not {text_of(wanted[key])})" if key in wanted else "")
+            for key in sorted(keys)
+            if settings.get(key) != wanted.get(key) and not (another and "." in key)
+        ]
+        candidates.append((another, len(different), different))
+    return min(candidates, default=(True, 0, []))[2]
+
+
+def _section(page: Page, groups: list[Group], out: Path) -> None:
+    first = groups[0].runs[0]
+    name = Path(str(first.settings["dataset"])).name
+    size = first.settings.get("train_size") or (
+        first.settings.get("fraction") and f"{100 * first.settings['fraction']:g} % of the"
+    )
+    said = f"{text_of(size)} training images. " if size else ""
+    said += "Figures are means and sample standard deviations over the seeds of runs that are otherwise the same."
+    accuracy = _bands(groups, "accuracy", "percent", 100.0, tall=True)
+    accuracy = page.chart("Test accuracy", accuracy, _band_note(groups), wide=True)
+    losses = page.chart("Test loss", _bands(groups, "loss"), "cross-entropy")
+    losses += page.chart("Local training loss", _bands(groups, "train_loss"), "cross-entropy")
+    losses += page.chart("PSNR", _bands(groups, "psnr", "decibel"))
+    losses += page.chart("Time of a round", _bands(groups, "seconds", "seconds"))
+    page.section(
+        f"{name}, {first.setting_text}", f"<p>{escape(said)}</p>", _table(groups), accuracy,
+        f'<div class="charts">{losses}</div>', "<h3>Runs</h3>", _runs(groups, out),
+    )  # fmt: skip
+
+
+def _band_note(groups: list[Group]) -> str:
+    return "mean over seeds; band: ± a standard deviation" if any(len(g.runs) > 1 for g in groups) else "one seed each"
+
+
+def _bands(groups: list[Group], key: str, unit: str = "number", factor: float = 1.0, tall: bool = False) -> dict | None:
+    bands = [_band(group, key, factor) | {"colour": i} for i, group in enumerate(groups)]
+    spec = specs.lines(bands, unit, tall)
+    return spec and spec | {"named": True}
+
+
+def _band(group: Group, key: str, factor: float) -> dict:
+    """Mean and ± standard deviation over the seeds, at every round that one of them tells of."""
+    told: dict[int, list[float]] = {}
+    for run in group.runs:
+        for line in run.history:
+            if line.get(key) is not None:
+                told.setdefault(line["round"], []).append(factor * line[key])
+    points = specs.thin([(t, len(told[t]), *mean_and_std(told[t])) for t in sorted(told)])
+    series = {"name": group.name, "x": [t for t, *_ in points]}
+    series["y"] = [specs.significant(mean) for *_, mean, _ in points]
+    if any(std is not None for *_, std in points):
+        for name, sign in (("low", -1), ("high", 1)):
+            series[name] = [specs.significant(mean + sign * (std or 0.0)) for *_, mean, std in points]
+        series["n"] = [n for _, n, *_ in points]
+    return series
+
+
+def spread_text(spread: tuple[float, float | None] | None, digits: int = 2) -> str:
+    """12.34 ± 0.56, or – where there is nothing."""
+    if spread is None:
+        return "–"
+    mean, std = spread
+    return f"{mean:,.{digits}f}" + ("" if std is None else f" ± {std:,.{digits}f}")
+
+
+def _table(groups: list[Group]) -> str:
+    similar = any(group.spread("psnr") for group in groups)
+    reported = any(papers.find(group.settings) for group in groups)
+    heads = ["method", "runs", "accuracy %", "best %"]
+    heads += ["paper %"] if reported else []
+    heads += ["PSNR dB"] + ["paper dB"] * reported if similar else []
+    heads += ["GFLOPs*", "sent up", "sent down", "time"]
+    best = max((group.spread("final_accuracy")[0] for group in groups if group.spread("final_accuracy")), default=None)
+    rows = []
+    for group in groups:
+        figures = papers.find(group.settings)
+        final = group.spread("final_accuracy", 100)
+        shown = spread_text(final)
+        if len(groups) > 1 and final and abs(final[0] - 100 * best) < 1e-9:
+            shown = f"<b>{shown}</b>"
+        unfinished = sum(not run.summary for run in group.runs)
+        note = f"<small>{unfinished} not finished</small>" if unfinished else ""
+        cells = [f"{escape(group.name)}{note}", str(len(group.runs)), shown]
+        cells.append(spread_text(group.spread("best_accuracy", 100)))
+        if reported:
+            cells.append("<br>".join(_reported(f.accuracy, f.std, f.paper) for f in figures) or "–")
+        if similar:
+            cells.append(spread_text(group.spread("psnr")))
+            if reported:
+                cells.append("<br>".join(f"{f.psnr:.2f}" for f in figures if f.psnr is not None) or "–")
+        gflops = [sum(run.summary.get("gflops_per_client_round", {}).values()) for run in group.runs if run.summary]
+        cells.append(f"{statistics.fmean(gflops):.3g}" if gflops else "–")
+        cells += [bytes_text(total[0]) if (total := group.spread(key)) else "–" for key in ("bytes_up", "bytes_down")]
+        cells.append(duration(took[0]) if (took := group.spread("seconds")) else "–")
+        rows.append(cells)
+    notes = [
+        f"{group.name}: {', '.join(different)}"
+        for group in groups
+        if papers.find(group.settings) and (different := departures(group.settings))
+    ]
+    said = f" Differences from the nearest preset of a paper: {escape('; '.join(notes))}." if notes else ""
+    said = f"<p><small>* per client and round; sent and time: of a whole run, on average.{said}</small></p>"
+    return table(heads, rows, numbers=tuple(range(1, len(heads)))) + said
+
+
+def _reported(value: float, std: float | None, source: str) -> str:
+    return f"{value:.2f}{'' if std is None else f' ± {std:.2f}'}<small>{escape(source)}</small>"
+
+
+def _runs(groups: list[Group], out: Path) -> str:
+    rows = []
+    for group in groups:
+        for run in group.runs:
+            name = escape(run.path.resolve().name)
+            if (run.path / "report.html").exists():
+                link = os.path.relpath(run.path.resolve() / "report.html", out.resolve().parent)
+                name = f'<a href="{escape(Path(link).as_posix())}">{name}</a>'
+            summary = run.summary
+            accuracy = f"{100 * summary['final_accuracy']:.2f} %" if summary else f"{len(run.history)} rounds so far"
+            digest = f"<code>{escape(summary['model_sha256'][:12])}</code>" if summary else ""
+            rows.append([name, escape(group.name), str(run.settings["seed"]), accuracy, digest])
+    return table(["run", "method", "seed", "final accuracy", "model"], rows, numbers=(2, 3, 4))
+
+
+def _common(page: Page, runs: list[Run]) -> None:
+    """The settings all runs have, and those in which they differ."""
+    keys = dict.fromkeys(key for run in runs for key in run.settings if key not in OPERATIONAL)
+    same, varied = {}, {}
+    for key in keys:
+        values = dict.fromkeys(text_of(run.settings[key]) for run in runs if key in run.settings)
+        if len(values) > 1:
+            varied[key] = " | ".join(values)
+        elif list(values) != ["–"]:
+            same[key] = next(iter(values))
+    same = f"<details><summary>The same in all runs</summary>{settings_list(same)}</details>"
+    page.section("Configuration", "<p>What varies between the runs.</p>", settings_list(varied), same)

@@ -1,0 +1,134 @@
+"""The page itself: sections, tiles, tables and places for charts, put together with style and scripts."""
+
+import html
+import json
+import math
+from pathlib import Path
+
+from raysim.engine.record import write_atomically
+from raysim.errors import InputError
+
+ASSETS = Path(__file__).parent / "assets"
+SCRIPTS = ("base.js", "lines.js", "fields.js")
+# Whatever a dataset calls its classes, the page can load nothing and send nothing.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+escape = html.escape
+
+
+class Page:
+    """Collects sections and the data of their charts."""
+
+    def __init__(self, title: str, about: str):
+        self.title = title
+        self.head = [f"<h1>{escape(title)}</h1>", f"<p>{escape(about)}</p>"]
+        self.sections: list[tuple[str, str]] = []
+        self.charts: dict[str, dict] = {}
+
+    def section(self, title: str, *content: str) -> None:
+        """Added only if there is something in it."""
+        if any(content):
+            self.sections.append((title, "".join(content)))
+
+    def chart(self, title: str, spec: dict | None, note: str = "", wide: bool = False) -> str:
+        """A figure drawn from `spec` by the script of its kind; nothing where there is no spec."""
+        if spec is None:
+            return ""
+        name = f"c{len(self.charts)}"
+        self.charts[name] = spec
+        said = f"<span>{escape(note)}</span>" if note else ""
+        return (
+            f'<figure data-chart="{name}" data-kind="{spec["kind"]}"{" class=wide" if wide else ""}>'
+            f"<figcaption><b>{escape(title)}</b>{said}</figcaption></figure>"
+        )
+
+    def write(self, path: Path) -> Path:
+        """As one file."""
+        if path.is_dir():
+            raise InputError(f"--out {path} is a directory; give the name of the page, e.g. {path / 'report.html'}")
+        if not path.absolute().parent.is_dir():
+            raise InputError(f"--out {path}: there is no folder {path.absolute().parent}; make it first")
+        write_atomically(path, self.html().encode())
+        return path
+
+    def html(self) -> str:
+        names = [f"s{i}" for i in range(len(self.sections))]
+        titled = [(name, escape(title), text) for name, (title, text) in zip(names, self.sections, strict=True)]
+        links = "".join(f'<a href="#{name}">{title}</a>' for name, title, _ in titled)
+        body = "".join(f'<section id="{name}"><h2>{title}</h2>{text}</section>' for name, title, text in titled)
+        scripts = "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS)
+        return (
+            f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(self.title)}</title>'
+            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+            f'<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+            f"<style>{(ASSETS / 'style.css').read_text(encoding='utf-8')}</style></head>\n"
+            f"<body><header>{''.join(self.head)}</header><nav><div>{links}</div></nav>\n<main>{body}</main>"
+            "<footer>Made by raysim. Hover over a chart to read its values, or go there with Tab and use arrow keys."
+            "</footer><noscript><p>The charts need JavaScript; it is in this file.</p></noscript>"
+            f'<script type="application/json" id="charts">{as_script_data(self.charts)}</script>\n'
+            f"<script>(() => {{\n{scripts}\nstart();\n}})();</script></body></html>\n"
+        )
+
+
+def as_script_data(content) -> str:
+    """JSON that can stand in a script element, whatever names are in it."""
+    return json.dumps(finite(content), separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+
+
+def finite(content):
+    """What is not a number becomes null: JSON has no word for it."""
+    if isinstance(content, dict):
+        return {key: finite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def tiles(figures: list[tuple[str, str, str]]) -> str:
+    """Name, figure, what is small below it."""
+    cells = (
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(note)}</small></dd></div>"
+        for name, value, note in figures
+    )
+    return f'<dl class="tiles">{"".join(cells)}</dl>'
+
+
+def table(heads: list[str], rows: list[list[str]], numbers: tuple[int, ...] = ()) -> str:
+    """Rows of ready HTML; the columns in `numbers` are set to the right."""
+    kind = [' class="number"' if i in numbers else "" for i in range(len(heads))]
+    top = "".join(f"<th{kind[i]}>{escape(head)}</th>" for i, head in enumerate(heads)) if any(heads) else ""
+    lines = "".join(f"<tr>{''.join(f'<td{kind[i]}>{cell}</td>' for i, cell in enumerate(row))}</tr>" for row in rows)
+    return f'<div class="scroll"><table>{top and f"<thead><tr>{top}</tr></thead>"}<tbody>{lines}</tbody></table></div>'
+
+
+def settings_list(values: dict, changed: set[str] = frozenset()) -> str:
+    """Names and values in columns; those in `changed` stand out."""
+    lines = (
+        f"<div{' class=changed' if key in changed else ''}><dt>{escape(str(key))}</dt>"
+        f"<dd>{escape(text_of(value))}</dd></div>"
+        for key, value in values.items()
+    )
+    return f'<dl class="settings">{"".join(lines)}</dl>'
+
+
+def text_of(value) -> str:
+    """A value of any kind for people."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(text_of, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {text_of(item)}" for key, item in value.items())
+    return f"{value:,}" if isinstance(value, int) and abs(value) >= 10_000 else str(value)
+
+
+def bytes_text(count: float) -> str:
+    """12.3 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:,.3g} TB"
