@@ -27,9 +27,7 @@ class FedDPMS(Part):
     quota: int = setting(200, "usable means per shared class; 0: nothing is shared (α)", minimum=0)
     tries: int = setting(200, "times as many candidates as the quota are drawn before a class stays short", minimum=1)
     noise: float = setting(2.0, "standard deviation of what is added to a mean that is sent (σ)", minimum=0)
-    release: Literal["each", "once"] = setting(
-        "each", "α noisy means, filtered by their owner, as in the paper; or one, varied and filtered at the server"
-    )
+    release: Literal["each", "once"] = setting("each", "α noisy means, filtered by their owner, or one, varied later")
     variation: float = setting(1.0, "with release once, standard deviation around the noisy mean", minimum=0)
     delta: float = setting(1e-5, "of the (ε, δ) that is reported", above=0, maximum=0.5)
 
@@ -38,17 +36,13 @@ class FedDPMS(Part):
             raise InputError(f"--method feddpms needs a model that decodes; use --model {' or '.join(fitting)}")
         if self.quota and not self.vae_weight:
             raise InputError("--feddpms.vae-weight 0 trains no decoder to share with; add --feddpms.quota 0")
-        if config.compile != "no":
-            raise InputError("--method feddpms needs the encoder's output, which --compile hides; leave one out")
         if several := [part.name for part in config.parts if overrides(part, "route")]:
             raise InputError(f"--method {config.method}: {several[0]} has several models, feddpms one; leave one out")
 
-    def switch(self, config) -> int:
-        """The last round of the first stage (T_p)."""
+    def switch(self, config) -> int:  # the last round of the first stage, T_p
         return max(1, round(self.first_stage * config.rounds))
 
-    def personal(self, module, t):
-        """The decoder, always: the server's, written once after the first stage, stays as it is."""
+    def personal(self, module, t):  # in the second stage too, so that the server's stays as it is
         return ("decoder.*",) if self.vae_weight else ()
 
     # -- client ------------------------------------------------------------------------------------------------------
@@ -58,12 +52,11 @@ class FedDPMS(Part):
             now = client.scratch[self.name] = {"draw": client.stream(f"{self.name}/latent")}
             client.forward = forward_keeping(now) if self.vae_weight else client.forward
         elif self.quota:
-            decoder = client.model.personal_mask([self], client.t)
+            decoder, kept = client.model.personal_mask([self], client.t), client.state[self.name]
             client.model.weights[decoder] = client.global_weights[decoder]
-            if client.id in (matched := client.broadcast[self.name]):
-                client.state[self.name]["sharer"] = matched[client.id]
-            if (sharer := client.state[self.name].get("sharer")) is not None:
-                client.augment(*client.shared_by(client.shared[self.name], sharer))
+            kept |= client.broadcast[self.name].get(client.id, {})
+            if "sharer" in kept:
+                client.augment(*client.shared_by(client.shared[self.name], kept["sharer"]))
 
     def loss(self, client, step):
         """λ(KL + MSE); z is drawn around the sigmoid mean, which the classifier takes as it is."""
@@ -76,8 +69,7 @@ class FedDPMS(Part):
         return self.vae_weight * (latent_divergence(step.features, log_variance) + apart)
 
     def weight(self, client):
-        """|D̄_k|."""
-        return float(len(client.y)) if client.config.weighting == "samples" else None
+        return float(len(client.y)) if client.config.weighting == "samples" else None  # |D̄_k|
 
     def end(self, client):
         """After the first stage its decoder; the first time in the second, its means."""
@@ -117,7 +109,8 @@ class FedDPMS(Part):
         sharers, labels = (column(server.shared[self.name], name) for name in ("client", "label"))
         offered = {int(j): set(labels[sharers == j].tolist()) for j in np.unique(sharers)}
         wanted = {client: set(each["scarce"].tolist()) for client, each in replies.each}
-        server.state[self.name]["matched"] = latents.match(wanted, offered)
+        matched = latents.match(wanted, offered)
+        server.state[self.name]["matched"] = {client: {"sharer": sharer} for client, sharer in matched.items()}
 
     def broadcast(self, server):
         return server.state[self.name].get("matched", {})
@@ -142,8 +135,8 @@ class FedDPMS(Part):
             server.metrics |= {"feddpms.means": count, "feddpms.missing": len(samples) * self.quota - count}
             # One sample is in one class of one client, so the class with fewest decides.
             state["fewest"] = fewest = int(min(samples.min(), state.get("fewest", np.inf)))
-            each, latent = self.release == "each", server.model.module.feature_size
-            figures = means_figures(latent, fewest, self.quota if each else 1, self.noise, self.delta, filtered=each)
+            releases, latent = self.quota if self.release == "each" else 1, server.model.module.feature_size
+            figures = means_figures(latent, fewest, releases, self.noise, self.delta, self.release == "each")
             server.metrics["privacy"] = {self.name: figures}
 
     def decode(self, server, client, each):
