@@ -80,30 +80,31 @@ class FedDPMS(Part):
             return Upload(sum={"decoder": weight * decoder, "weight": weight})
         if client.t <= first or not self.quota:
             return None
-        told = {"augmented": client.id in client.broadcast[self.name]}
-        if "shared" in client.state[self.name]:
+        told, kept = {"augmented": client.id in client.broadcast[self.name]}, client.state[self.name]
+        if "shared" in kept:
             return Upload(told=told)
-        client.state[self.name]["shared"] = True
-        own, draw, kept = slice(client.samples), client.stream(f"{self.name}/noise"), (self.quota, self.tries)
-        data = client.x[own], client.y[own], client.classes, client.config.eval_batch
-        means, labels, samples = latents.abundant_means(model.module, *data, self.classes)
+        kept["shared"] = True
+        module, limits, draw = model.module, client.pixel_range(), client.stream(f"{self.name}/noise")
+        own = client.x[: client.samples], client.y[: client.samples], client.classes, client.config.eval_batch
+        means, labels, samples = latents.abundant_means(module, *own, self.classes)
         if self.release == "once":
             means = latents.noisy(means, self.noise, draw)
         else:
-            means, labels = latents.usable(model.module, means, labels, self.noise, draw, client.pixel_range(), *kept)
+            means, labels = latents.usable(module, means, labels, self.noise, draw, limits, self.quota, self.tries)
         return Upload(each={"means": means, "labels": labels}, told=told | {"samples": samples})
 
     def reply(self, clients):
         """The n scarcest classes of a client not yet augmented."""
         (client,) = clients
-        scarce = F.one_hot(client.y, client.classes).sum(0).argsort(stable=True)[: self.classes]
-        return [Upload() if "sharer" in client.state[self.name] else Upload(each={"scarce": scarce})]
+        scarce = {"scarce": F.one_hot(client.y, client.classes).sum(0).argsort(stable=True)[: self.classes]}
+        return [Upload(each={} if "sharer" in client.state[self.name] else scarce)]
 
     # -- server ------------------------------------------------------------------------------------------------------
 
     def exchange(self, server, t, i):
         waiting = server.state[self.name].get("augmented", 0) < server.config.clients
-        return "cohort" if i == 0 and waiting and self.name in server.shared else None
+        news = server.config.active < server.config.clients or server.shared_since.get(self.name) == t - 1
+        return "cohort" if i == 0 and waiting and news and self.name in server.shared else None
 
     def receive(self, server, replies):
         sharers, labels = (column(server.shared[self.name], name) for name in ("client", "label"))
@@ -116,8 +117,7 @@ class FedDPMS(Part):
         return server.state[self.name].get("matched", {})
 
     def update(self, server, uploads):
-        state = server.state[self.name]
-        state.pop("matched", None)
+        (state := server.state[self.name]).pop("matched", None)
         if uploads.sum:
             decoder = to_host(server.model.personal_mask([self], server.t))
             server.weights[0][decoder] = to_host(uploads.sum["decoder"] / uploads.sum["weight"])

@@ -23,7 +23,8 @@ from tests.simulate import blobs, comparable, configure, simulate
 # 5 rounds: the first stage has 2, means are sent in the 3rd, images added from the 4th on.
 QUICK = {
     "method": "feddpms", "model": "feddpms-vae", "clients": 4, "active": 4, "rounds": 5, "optimizer": "adam",
-    "lr": 3e-3, "batch_size": 16, "feddpms.quota": 6, "feddpms.tries": 4, "feddpms.classes": 2,
+    "lr": 5e-3, "local_epochs": 3, "batch_size": 16, "feddpms.quota": 6, "feddpms.tries": 4, "feddpms.classes": 2,
+    "feddpms.noise": 0.5,
 }  # fmt: skip
 NAME = "tests.methods.test_feddpms"
 SEEN: dict[str, dict] = {}
@@ -101,10 +102,12 @@ def test_nothing_is_sampled_or_decoded_after_the_first_stage():
 
 
 def test_the_stages(recorded):
-    history = recorded[0].history
+    history, seen = recorded[0].history, recorded[1]
+    augmented = sum(seen[4, k]["all"] > seen[4, k]["own"] for k in range(4))
+    assert augmented > 1
     assert [sorted(line["terms"]) for line in history] == [["feddpms"], ["feddpms"], [], [], []]
     assert ["feddpms.means" in line for line in history] == [False, False, True, False, False]
-    assert [line.get("feddpms.augmented") for line in history] == [None, None, 0, 4, 4]
+    assert [line.get("feddpms.augmented") for line in history] == [None, None, 0, augmented, augmented]
     assert ["feddpms" in line["gflops"] for line in history] == [False, False, False, True, False]  # asked once
 
 
@@ -241,16 +244,16 @@ def test_augmented_clients_draw_as_many_points_as_they_own_from_both(recorded):
         assert [seen[t, k]["all"] for t in (1, 2, 3)] == [counts[k].sum()] * 3
         wanted = set(np.argsort(counts[k], kind="stable")[:2].tolist())
         best = max((len(wanted & theirs), -j) for j, theirs in offered.items() if j != k and theirs)
-        sharer = -best[1]
+        sharer = -best[1] if best[0] else None  # nobody has what it lacks
         for t in (4, 5):  # augmented once, from the same images ever after
             now = seen[t, k]
             own, everything = now["own"], now["all"]
             assert own == counts[k].sum()
+            assert (everything > own) == (sharer is not None)
             assert np.array_equal(now["labels"][own:], labels[clients == sharer])
             np.testing.assert_array_equal(now["images"][own:], images_of(table)[clients == sharer])
-            points = torch.cat(now["batches"])
-            expected = stream(3, "batches", t, k).permutation(everything)[:own]
-            assert np.array_equal(points, expected)
+            points, draw = torch.cat(now["batches"]), stream(3, "batches", t, k)
+            assert np.array_equal(points, np.concatenate([draw.permutation(everything)[:own] for _ in range(3)]))
             drawn_synthetic += int((points >= own).sum())
     assert drawn_synthetic > 0
 
@@ -271,7 +274,7 @@ def test_uniform_weighting_stays_uniform():
 
 def test_with_few_active_each_shares_once_and_is_augmented_once():
     runner = InProcess()
-    settings = QUICK | {"clients": 6, "active": 2, "rounds": 9, "feddpms.first_stage": 0.2, "feddpms.noise": 0.5}
+    settings = QUICK | {"clients": 6, "active": 2, "rounds": 9, "feddpms.first_stage": 0.2}
     result = simulate(blobs(train=160, test=40), runner, **settings)
     table = result.shared["feddpms"]
     pairs = set(zip(column(table, "client").tolist(), column(table, "round").tolist(), strict=True))
