@@ -13,7 +13,7 @@ from raysim.engine.tensors import to_device, to_host
 from raysim.errors import InputError
 from raysim.methods.base import Part, Upload, overrides
 from raysim.models.vae import forward_keeping, latent_divergence
-from raysim.privacy.gaussian import means_figures
+from raysim.privacy.gaussian import of_means
 from raysim.settings import setting
 
 
@@ -94,10 +94,10 @@ class FedDPMS(Part):
         return Upload(each={"means": means, "labels": labels}, told=told | {"samples": samples})
 
     def reply(self, clients):
-        """The n scarcest classes of a client not yet augmented."""
-        (client,) = clients
-        scarce = {"scarce": F.one_hot(client.y, client.classes).sum(0).argsort(stable=True)[: self.classes]}
-        return [Upload(each={} if "sharer" in client.state[self.name] else scarce)]
+        """The n scarcest classes of clients not yet augmented."""
+        scarce = [F.one_hot(c.y, c.classes).sum(0).argsort(stable=True)[: self.classes] for c in clients]
+        wants = [{} if "sharer" in c.state[self.name] else {"scarce": s} for c, s in zip(clients, scarce, strict=True)]
+        return [Upload(each=want) for want in wants]
 
     # -- server ------------------------------------------------------------------------------------------------------
 
@@ -110,8 +110,7 @@ class FedDPMS(Part):
         sharers, labels = (column(server.shared[self.name], name) for name in ("client", "label"))
         offered = {int(j): set(labels[sharers == j].tolist()) for j in np.unique(sharers)}
         wanted = {client: set(each["scarce"].tolist()) for client, each in replies.each}
-        matched = latents.match(wanted, offered)
-        server.state[self.name]["matched"] = {client: {"sharer": sharer} for client, sharer in matched.items()}
+        server.state[self.name]["matched"] = {k: {"sharer": j} for k, j in latents.match(wanted, offered).items()}
 
     def broadcast(self, server):
         return server.state[self.name].get("matched", {})
@@ -133,11 +132,12 @@ class FedDPMS(Part):
                 server.share(self.name, table, bytes_each=sent / server.config.clients)
             samples = np.concatenate([each["samples"] for _, each in arrived])
             server.metrics |= {"feddpms.means": count, "feddpms.missing": len(samples) * self.quota - count}
-            # One sample is in one class of one client, so the class with fewest decides.
-            state["fewest"] = fewest = int(min(samples.min(), state.get("fewest", np.inf)))
-            releases, latent = self.quota if self.release == "each" else 1, server.model.module.feature_size
-            figures = means_figures(latent, fewest, releases, self.noise, self.delta, self.release == "each")
-            server.metrics["privacy"] = {self.name: figures}
+            state["fewest"] = int(min(samples.min(), state.get("fewest", np.inf)))
+
+    def certificate(self, server):
+        """By the class with fewest samples, since one sample is in one class of one client."""
+        latent, each, kept = server.model.module.feature_size, self.release == "each", server.state[self.name]
+        return of_means(latent, kept.get("fewest"), self.quota if each else 1, self.noise, self.delta, filtered=each)
 
     def decode(self, server, client, each):
         """A client's means as images, which every receiver would make of them likewise; release once: varied first."""

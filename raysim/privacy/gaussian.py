@@ -3,6 +3,7 @@
 import math
 
 from raysim.privacy.accounting import gaussian_epsilon
+from raysim.privacy.figures import Figure
 
 
 def paper_epsilon(samples: int, noise: float, delta: float) -> float:
@@ -10,19 +11,22 @@ def paper_epsilon(samples: int, noise: float, delta: float) -> float:
     return math.sqrt(2 * math.log(5 / (4 * delta))) / (samples * noise)
 
 
-def means_figures(latent: int, samples: int, releases: int, noise: float, delta: float, filtered: bool) -> dict:
-    """For noisy means of so many vectors in [0, 1]^latent, released so many times, each with fresh noise.
+def of_means(
+    latent: int, samples: int | None, releases: int, noise: float, delta: float, filtered: bool
+) -> list[Figure]:
+    """For noisy means of so many vectors in [0, 1]^latent, released so many times, each with fresh noise; or of none.
 
     Adjacency: one sample replaced, its label the same, counts public; so a mean moves by at most √latent/samples, and
-    the classes and clients, which share no sample, do not add up. The encoder is taken as given.
+    the classes and clients, which share no sample, do not add up. `filtered`: by what else depends on the sample.
     """
-    told = {"delta": delta, "samples": samples, "releases": releases}
+    if samples is None:
+        return [Figure("epsilon", None, note="nothing was shared")]
     if noise == 0:
-        return told | {"certificate": "no certificate (no noise)", "epsilon": None, "paper_epsilon": None}
-    epsilon = round(gaussian_epsilon(math.sqrt(latent) / samples, noise, delta, releases), 4)
-    told |= {"paper_epsilon": round(paper_epsilon(samples, noise, delta), 4)}
+        return [Figure("epsilon", None, note="no certificate (no noise)")]
+    epsilon = gaussian_epsilon(math.sqrt(latent) / samples, noise, delta, releases)
+    what = f"δ {delta:g}, {releases} releases, fewest samples {samples}; of the means alone, given the encoder"
+    paper = Figure("paper_epsilon", paper_epsilon(samples, noise, delta), note="the paper's, of one coordinate once")
     if filtered:
-        return told | {
-            "certificate": "no certificate (private filter)", "epsilon": None, "epsilon_without_filter": epsilon
-        }  # fmt: skip
-    return told | {"certificate": "of the means alone, given the encoder", "epsilon": epsilon}
+        without = Figure("epsilon_without_filter", epsilon, note=what)
+        return [Figure("epsilon", None, note="no certificate (private filter)"), without, paper]
+    return [Figure("epsilon", epsilon, note=what), paper]

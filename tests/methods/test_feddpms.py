@@ -295,21 +295,24 @@ def test_one_noisy_mean_per_class_is_varied_at_the_server():
     sent = line["bytes_up"] - result.history[4]["bytes_up"]
     assert sent == (line["feddpms.means"] + line["feddpms.missing"]) // 6 * (32 * 4 + 8)  # one where there were six
     assert result.shared["feddpms"].num_rows == line["feddpms.means"] > 6
-    told = line["privacy"]["feddpms"]
-    assert told["releases"] == 1
-    assert told["epsilon"] > 0
+    assert certified(result)["epsilon"].value > 0
+    assert " 1 releases" in certified(result)["epsilon"].note
     assert comparable(result) == comparable(simulate(blobs(train=160, test=40), InProcess(3), **settings))
+
+
+def certified(result):
+    found = [figure for figure in result.privacy if figure.name.startswith("feddpms.")]
+    return {figure.name.removeprefix("feddpms."): figure for figure in found}
 
 
 def test_the_papers_filter_has_no_certificate(recorded):
     result, _, counts, _, _ = recorded
-    told = result.history[2]["privacy"]["feddpms"]
     fewest = min(counts[k, c] for k in range(4) for c in np.argsort(-counts[k], kind="stable")[:2] if counts[k, c])
-    assert told["samples"] == fewest
-    assert told["releases"] == 6
-    assert told["certificate"] == "no certificate (private filter)"
-    assert told["epsilon"] is None
-    assert told["epsilon_without_filter"] > 0
+    told = certified(result)
+    assert told["epsilon"].value is None
+    assert told["epsilon"].note == "no certificate (private filter)"
+    assert f" 6 releases, fewest samples {fewest};" in told["epsilon_without_filter"].note
+    assert told["paper_epsilon"].value == pytest.approx(np.sqrt(2 * np.log(1.25e5)) / (fewest * 0.5))
 
 
 # -- as a whole ------------------------------------------------------------------------------------------------------
@@ -319,7 +322,9 @@ def test_no_weight_and_no_exchange_is_fedavg():
     settings = QUICK | {"rounds": 3}
     off = {"feddpms.vae_weight": 0, "feddpms.quota": 0}
     plain = {key: value for key, value in settings.items() if "." not in key} | {"method": "fedavg"}
-    assert comparable(simulate(**settings | off)) == comparable(simulate(**plain))
+    neutral = simulate(**settings | off)
+    assert comparable(neutral)[:3] == comparable(simulate(**plain))[:3]
+    assert certified(neutral)["epsilon"].note == "nothing was shared"
 
 
 def test_the_number_of_workers_changes_nothing(recorded):

@@ -6,7 +6,12 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from raysim.privacy.gaussian import means_figures, paper_epsilon
+from raysim.privacy.gaussian import of_means, paper_epsilon
+
+
+def figures(*arguments, **settings):
+    """By name: value and note."""
+    return {figure.name: (figure.value, figure.note) for figure in of_means(*arguments, **settings)}
 
 
 def delta_of(epsilon, ratio):
@@ -21,13 +26,13 @@ def delta_of(epsilon, ratio):
 )
 def test_epsilon_of_a_latent_vector_released_several_times(samples, noise, delta, releases, known):
     """64 dimensions in [0, 1]: √64/m for one release; the joint one of r has √r of that."""
-    figures = means_figures(64, samples, releases, noise, delta, filtered=True)
+    found = figures(64, samples, releases, noise, delta, filtered=True)
     ratio = math.sqrt(64 * releases) / samples / noise
     exact = brentq(lambda epsilon: delta_of(epsilon, ratio) - delta, 0, 200)
-    assert figures["epsilon_without_filter"] == pytest.approx(exact, rel=1e-3)
-    assert figures["epsilon_without_filter"] == pytest.approx(known, rel=0.015)
-    assert figures["certificate"] == "no certificate (private filter)"
-    assert figures["epsilon"] is None
+    assert found["epsilon_without_filter"][0] == pytest.approx(exact, rel=1e-6)
+    assert found["epsilon_without_filter"][0] == pytest.approx(known, rel=0.015)
+    assert found["epsilon"] == (None, "no certificate (private filter)")
+    assert found["paper_epsilon"][0] == paper_epsilon(samples, noise, delta)
 
 
 def test_the_papers_example_by_its_own_formula():
@@ -38,14 +43,16 @@ def test_the_papers_example_by_its_own_formula():
 
 
 def test_one_release_without_a_private_filter_is_certified():
-    figures = means_figures(64, 100, 1, 1.0, 1e-5, filtered=False)
-    assert figures["epsilon"] == pytest.approx(0.27, abs=0.005)
-    assert figures["certificate"] == "of the means alone, given the encoder"
-    assert "epsilon_without_filter" not in figures
+    found = figures(64, 100, 1, 1.0, 1e-5, filtered=False)
+    assert found["epsilon"][0] == pytest.approx(0.27, abs=0.005)
+    assert "of the means alone, given the encoder" in found["epsilon"][1]
+    assert sorted(found) == ["epsilon", "paper_epsilon"]
 
 
 def test_without_noise_there_is_nothing_to_certify():
     for filtered in (True, False):
-        figures = means_figures(64, 100, 1, 0.0, 1e-5, filtered=filtered)
-        assert figures["certificate"] == "no certificate (no noise)"
-        assert figures["epsilon"] is None
+        assert figures(64, 100, 1, 0.0, 1e-5, filtered=filtered) == {"epsilon": (None, "no certificate (no noise)")}
+
+
+def test_where_nothing_was_shared_it_says_so():
+    assert figures(64, None, 200, 1.0, 1e-5, filtered=True) == {"epsilon": (None, "nothing was shared")}
