@@ -22,6 +22,7 @@ class FedDPMS(Part):
     """FedDPMS: a VAE is trained first; then clients add images of other classes, decoded from noisy latent means."""
 
     vae_weight: float = setting(0.05, "of KL divergence and reconstruction in the first stage (λ)", minimum=0)
+    reconstruction: float = setting(1.0, "factor on the reconstruction's mean squared error beside the KL", minimum=0)
     first_stage: float = setting(0.4, "share of the rounds that train the VAE (T_p ÷ T)", above=0, maximum=1)
     classes: int = setting(3, "most abundant classes a client shares, scarcest it looks for (n)", minimum=1)
     quota: int = setting(200, "usable means per shared class; 0: nothing is shared (α)", minimum=0)
@@ -65,7 +66,7 @@ class FedDPMS(Part):
         now, module = client.scratch[self.name], client.model.module
         log_variance = module.log_variance(now["encoded"])
         z = latents.noisy(step.features, (log_variance / 2).exp(), now["draw"])
-        apart = F.mse_loss(latents.images(module, z, client.pixel_range()), step.x)
+        apart = self.reconstruction * F.mse_loss(latents.images(module, z, client.pixel_range()), step.x)
         return self.vae_weight * (latent_divergence(step.features, log_variance) + apart)
 
     def weight(self, client):
@@ -134,8 +135,7 @@ class FedDPMS(Part):
             server.metrics |= {"feddpms.means": count, "feddpms.missing": len(samples) * self.quota - count}
             state["fewest"] = int(min(samples.min(), state.get("fewest", np.inf)))
 
-    def certificate(self, server):
-        """By the class with fewest samples, since one sample is in one class of one client."""
+    def certificate(self, server):  # one sample is in one class of one client: the class with fewest decides
         latent, each, kept = server.model.module.feature_size, self.release == "each", server.state[self.name]
         return of_means(latent, kept.get("fewest"), self.quota if each else 1, self.noise, self.delta, filtered=each)
 

@@ -68,7 +68,7 @@ def make_client(t=1, **settings):
 
 
 def test_the_loss_and_its_gradient():
-    client = make_client(**{"feddpms.vae_weight": 0.3})
+    client = make_client(**{"feddpms.vae_weight": 0.3, "feddpms.reconstruction": 2.5})
     (part,) = client.config.parts
     part.begin(client)
     module = client.model.module
@@ -84,7 +84,7 @@ def test_the_loss_and_its_gradient():
     pixels = double.decoder(mean + torch.exp(0.5 * log_variance) * noise)
     apart = ((255 * pixels - 120) / 60 - client.x.double()) ** 2
     divergence = -0.5 * (1 + log_variance - mean**2 - torch.exp(log_variance))
-    expected = 0.3 * (divergence.mean() + apart.mean())
+    expected = 0.3 * (divergence.mean() + 2.5 * apart.mean())
     assert term.item() == pytest.approx(expected.item(), rel=1e-5)
     for mine, theirs in zip(
         gradient, torch.autograd.grad(expected, [double.log_variance.weight, double.mean.bias]), strict=True
