@@ -145,7 +145,7 @@ PRESETS: dict[str, Preset] = {
         | {
             "dataset": "fashion_mnist", "model": "feddpms-vae", "train_size": 2_000, "test_size": 2_000, "beta": 0.1,
             "rounds": 20, "batch_size": 20, "feddpms.quota": 20, "feddpms.tries": 20,
-        },  # fmt: skip
+        },
     ),
     "feddpms-cifar10": Preset(
         "FedDPMS table 1, CIFAR-10, Dirichlet 0.5; with --method fedavg its baseline",

@@ -1,5 +1,6 @@
 """FedDPMS step by step: its loss, the decoder's way, sharing, matching and augmentation, each computed again here."""
 
+import shutil
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from torch import nn
 
 from raysim import latents
+from raysim.__main__ import main
 from raysim.data import load
 from raysim.data.partition import partition
 from raysim.engine.client import Client
@@ -18,6 +20,7 @@ from raysim.errors import InputError
 from raysim.methods.base import Part
 from raysim.models import build
 from raysim.rng import stream
+from tests.faults.harness import results
 from tests.simulate import blobs, comparable, configure, simulate
 
 # 5 rounds: the first stage has 2, means are sent in the 3rd, images added from the 4th on.
@@ -331,6 +334,25 @@ def test_the_number_of_workers_changes_nothing(recorded):
     several = simulate(blobs(train=160, test=40), InProcess(3), **QUICK)
     assert comparable(several)[0] == recorded[0].model_sha256
     assert np.array_equal(images_of(several.shared["feddpms"]), images_of(recorded[0].shared["feddpms"]))
+
+
+def test_what_it_keeps_is_in_its_checkpoints(tmp_path):
+    """The last round is taken back and done again, by clients that know whose images they have."""
+    whole, again = tmp_path / "whole", tmp_path / "again"
+    words = {
+        "method": "feddpms", "model": "feddpms-vae", "image-size": 8, "train-size": 120, "test-size": 40, "clients": 4,
+        "rounds": 5, "batch-size": 16, "optimizer": "adam", "lr": 5e-3, "local-epochs": 3, "feddpms.quota": 4,
+        "feddpms.tries": 3, "feddpms.noise": 0.5,
+    }  # fmt: skip
+    flags = [word for key, value in words.items() for word in (f"--{key}", str(value))]
+    assert main(["run", "--in-process", *flags, "--out", str(whole)]) == 0
+    shutil.copytree(whole, again)
+    (again / "checkpoints" / "round-00005.json").unlink()
+    (again / "summary.json").unlink()
+    assert main(["resume", str(again)]) == 0
+    assert '"resumed", "round": 4' in (again / "events.jsonl").read_text()
+    assert results(again) == results(whole)
+    assert results(whole)[1][3]["feddpms.augmented"] > 0
 
 
 def test_other_parts_beside_it():
