@@ -39,6 +39,16 @@ _HFMDS_SETTINGS = {
     "hfmds.cam": "relu",
 }  # fmt: skip
 
+# FedDPMS (CVPR workshops 2023), section 4.1; n, λ, α and σ, of its missing supplement, from the authors' code (whose
+# scripts also have σ 4 for FashionMNIST and CIFAR-100, 50 means per class for CIFAR-100).
+_FEDDPMS_PAPER = {
+    "method": "feddpms", "clients": 10, "active": 10, "rounds": 50, "weighting": "samples", "batch_size": 64,
+    "local_epochs": 5, "optimizer": "adam", "lr": 1e-3, "lr_decay": 0.5, "lr_decay_every": 10,
+    "partition": "dirichlet", "beta": 0.5, "feddpms.vae_weight": 0.05, "feddpms.first_stage": 0.4,
+    "feddpms.classes": 3, "feddpms.quota": 200, "feddpms.tries": 200, "feddpms.noise": 2.0,
+}  # fmt: skip
+_FEDDPMS_CIFAR100 = _FEDDPMS_PAPER | {"dataset": "cifar100", "model": "feddpms-cifar-vae", "feddpms.classes": 10}
+
 PRESETS: dict[str, Preset] = {
     "hfmds-100clients": Preset(
         "the main job: HFMDS clients and a FedPA server on shapes, one class per client (weights: docs/results.md)",
@@ -125,4 +135,29 @@ PRESETS: dict[str, Preset] = {
         "FedAvg as compared in FedPA table II, EMNIST letters, Dirichlet 0.1",
         {"method": "fedavg", "dataset": "emnist", "beta": 0.1} | _FEDPA_PAPER | {"lr": 1e-4},
     ),
+    "feddpms-fashion": Preset(
+        "FedDPMS table 1, FashionMNIST, Dirichlet 0.5; with --method fedavg its baseline",
+        _FEDDPMS_PAPER | {"dataset": "fashion_mnist", "model": "feddpms-vae"},
+    ),
+    "feddpms-fashion-small": Preset(
+        "FedDPMS on 2,000 images of FashionMNIST, Dirichlet 0.1: minutes on a CPU; with --method fedavg its baseline",
+        _FEDDPMS_PAPER
+        | {
+            "dataset": "fashion_mnist", "model": "feddpms-vae", "train_size": 2_000, "test_size": 2_000, "beta": 0.1,
+            "rounds": 20, "batch_size": 20, "feddpms.quota": 20, "feddpms.tries": 20,
+        },
+    ),
+    "feddpms-cifar10": Preset(
+        "FedDPMS table 1, CIFAR-10, Dirichlet 0.5; with --method fedavg its baseline",
+        _FEDDPMS_PAPER | {"dataset": "cifar10", "model": "feddpms-cifar-vae"},
+    ),
+    "feddpms-cifar100": Preset(
+        "FedDPMS table 1, CIFAR-100, Dirichlet 0.5; with --method fedavg its baseline", _FEDDPMS_CIFAR100
+    ),
+} | {
+    f"feddpms-cifar100-{clients}clients": Preset(
+        f"FedDPMS table 2, {clients} clients on {clients} % of CIFAR-100, Dirichlet 0.5",
+        _FEDDPMS_CIFAR100 | {"clients": clients, "active": clients, "fraction": clients / 100},
+    )
+    for clients in (10, 20, 30, 40, 50)
 }

@@ -16,7 +16,7 @@ from raysim.config import RunConfig
 from raysim.engine.device import autocast
 from raysim.engine.federation import Federation
 from raysim.engine.flat import FlatModel
-from raysim.engine.shared import images_of, labels_of
+from raysim.engine.shared import column, images_of, labels_of
 from raysim.engine.tensors import to_device
 from raysim.optimizers import Adam, Optimizer, Sgd
 from raysim.rng import stream
@@ -67,9 +67,8 @@ class Client:
     scratch: dict[str, dict] = field(default_factory=dict)  # part -> what it needs within this pass
     forward: Callable = field(default=lambda *inputs: forward(*inputs))  # the local step's, perhaps compiled
 
-    @property
-    def samples(self) -> int:
-        return len(self.y)
+    def __post_init__(self):
+        self.samples = len(self.y)  # its own
 
     @property
     def steps_per_epoch(self) -> int:
@@ -103,13 +102,21 @@ class Client:
         """So many random images of a shared dataset with their labels, on the device."""
         return shared_rows(table, draw.integers(table.num_rows, size=count), self.y.device)
 
+    def shared_by(self, table: pa.Table, source: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """All images of a shared dataset that come from one client, with their labels, on the device."""
+        return shared_rows(table, np.flatnonzero(column(table, "client") == source), self.y.device)
+
+    def augment(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        """More to draw from in this pass; an epoch stays as long as its own data."""
+        self.x, self.y = torch.cat([self.x, x]), torch.cat([self.y, y])
+
     def batches(self) -> Iterator[torch.Tensor]:
         """Index tensors of the local steps: every epoch a new order, the last batch as large as it is, or dropped."""
         size, draw = self.config.batch_size, self.stream("batches")
         for step in range(self.steps):
             at = step % self.steps_per_epoch
             if at == 0:
-                order = torch.from_numpy(draw.permutation(self.samples)).to(self.y.device)
+                order = torch.from_numpy(draw.permutation(len(self.y))[: self.samples]).to(self.y.device)
             yield order[at * size : (at + 1) * size]
 
     def everything(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

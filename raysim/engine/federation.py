@@ -11,6 +11,7 @@ import numpy as np
 import ray
 
 from raysim.config import RunConfig
+from raysim.engine.tensors import to_device
 
 
 def fetch(reference):
@@ -51,6 +52,11 @@ class Federation:
     sizes: np.ndarray  # samples per client
     clients: Chunks  # by client
     test: Chunks  # by evaluation batch, or by client
+
+    def pixel_range(self, device) -> tuple:
+        """The normalised values of black and white, per channel."""
+        mean, std = (np.array(v, dtype=np.float32).reshape(1, -1, 1, 1) for v in (self.mean, self.std))
+        return to_device((-mean / std, (255 - mean) / std), device)
 
     def digest(self) -> str:
         """Tells this data and its split apart from others: shape, sizes and normalisation."""

@@ -1,5 +1,8 @@
 """A model whose weights are one vector: loading, averaging and the optimiser step each become one operation."""
 
+from __future__ import annotations
+
+import copy
 from fnmatch import fnmatch
 
 import numpy as np
@@ -59,6 +62,12 @@ class FlatModel:
 
     def load(self, flat: torch.Tensor) -> None:
         self.weights.copy_(flat)
+
+    def frozen(self, flat: torch.Tensor) -> FlatModel:
+        """A model of its own with these weights, in evaluation mode."""
+        model = FlatModel(copy.deepcopy(self.module).eval(), self.device)
+        model.load(flat)
+        return model
 
     def personal_mask(self, parts, t: int) -> torch.Tensor | None:
         """Which elements the parts leave at the clients in round t, or None for none."""

@@ -39,7 +39,7 @@ class Server:
         self.shared: dict[str, pa.Table] = {}  # part -> the dataset all clients read
         self.shared_references: dict[str, object] = {}
         self.shared_since: dict[str, int] = {}  # part -> round
-        self.newly_shared = 0  # bytes the clients have not been told of
+        self.newly_shared = 0  # bytes each of the clients have not been told of
         self.metrics: dict[str, float] = {}  # what parts want said of this round
         self.t = 0
 
@@ -65,13 +65,16 @@ class Server:
         """The server's own draws of this round."""
         return stream(self.config.seed, f"server/{purpose}", self.t)
 
-    def share(self, part_name: str, table: pa.Table) -> None:
-        """Give a dataset to all clients from now on: one copy in the object store of every node."""
+    def share(self, part_name: str, table: pa.Table, bytes_each: float | None = None) -> None:
+        """Give a dataset to all clients from now on: one copy in the object store of every node.
+
+        `bytes_each`: what a client downloads of it, where that is not the whole table.
+        """
         reference = ray.put(table) if ray.is_initialized() else table
         self.shared_references[part_name] = reference
         self.shared[part_name] = fetch(reference)  # the store's memory, so that ours is freed
         self.shared_since[part_name] = self.t
-        self.newly_shared += table.nbytes
+        self.newly_shared += table.nbytes if bytes_each is None else bytes_each
 
     # -- called by the simulation ------------------------------------------------------------------------------------
 

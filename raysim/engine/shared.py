@@ -40,6 +40,14 @@ def gathered(each: list[tuple[int, dict]], t: int) -> list[list[np.ndarray]]:
     return [images, labels, clients, [np.full(len(y), t) for y in labels]]
 
 
+def extended(before: pa.Table | None, columns: list[list[np.ndarray]]) -> pa.Table:
+    """The table of these columns, after the rows of another."""
+    if before is not None:
+        held = images_of(before), *(column(before, name) for name in ("label", "client", "round"))
+        columns = [[old, *new] for old, new in zip(held, columns, strict=True)]
+    return make_table(*map(np.concatenate, columns))
+
+
 def images_of(table: pa.Table) -> np.ndarray:
     """The images as a read-only view of the table's memory."""
     return _tensors(table, "image")

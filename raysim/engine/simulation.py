@@ -221,7 +221,7 @@ class Simulation:
         """What the parts said at the server, and what they share now."""
         metrics, self.shared, newly_shared = self.runner.get(self.runner.call_server("told"))
         line |= metrics
-        line["bytes_down"] += self.config.clients * newly_shared  # every client downloads it once
+        line["bytes_down"] += round(self.config.clients * newly_shared)  # every client downloads it once
 
     def pass_over(self, method: str, broadcast: Broadcast, groups: list[list[int]], extra: tuple, line: dict):
         """A pass over clients: keeps their new states, counts what they sent."""

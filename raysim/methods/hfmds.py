@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from raysim.engine.fused import cross_entropies, pad
-from raysim.engine.shared import column, gathered, images_of, make_table
+from raysim.engine.shared import extended, gathered
 from raysim.features import class_activation, class_sums, hard_features, matching_loss, optimise_images
 from raysim.methods.base import Part, Upload
 from raysim.privacy.psnr import psnr
@@ -91,11 +91,7 @@ class HFMDS(Part):
         if not replies.each:
             return  # every client was skipped
         before = server.shared.get(self.name) if self.accumulate else None
-        columns = gathered(replies.each, server.t)
-        if before is not None:
-            kept = images_of(before), *(column(before, name) for name in ("label", "client", "round"))
-            columns = [[old, *new] for old, new in zip(kept, columns, strict=True)]
-        server.share(self.name, make_table(*map(np.concatenate, columns)))
+        server.share(self.name, extended(before, gathered(replies.each, server.t)))
         similar = np.concatenate([each["psnr"] for _, each in replies.each])
         server.metrics["psnr"] = float(similar.mean(dtype=np.float64))
 

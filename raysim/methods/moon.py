@@ -1,6 +1,5 @@
 """MOON (Li et al., 2021): features are drawn to the global model's and away from those the client had before."""
 
-import copy
 from dataclasses import dataclass
 
 import torch
@@ -49,6 +48,4 @@ class Moon(Part):
 
 def frozen_features(model: FlatModel, weights: torch.Tensor):
     """x -> features by a model of its own with these weights, in evaluation mode and without gradient."""
-    frozen = FlatModel(copy.deepcopy(model.module).eval(), model.device)
-    frozen.load(weights)
-    return torch.no_grad()(frozen.module.features)
+    return torch.no_grad()(model.frozen(weights).module.features)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from raysim.engine.shared import gathered, make_table
+from raysim.engine.shared import extended, gathered
 from raysim.errors import InputError
 from raysim.methods.base import Part, Upload
 from raysim.privacy.psnr import psnr
@@ -47,7 +47,7 @@ class NaiveMix(Part):
     def receive(self, server, replies):
         server.metrics[f"{self.name}.means"] = sum(len(each["labels"]) for _, each in replies.each)
         if replies.each:  # else every client was skipped, or has too few samples
-            server.share(self.name, make_table(*map(np.concatenate, gathered(replies.each, server.t))))
+            server.share(self.name, extended(None, gathered(replies.each, server.t)))
             similar = np.concatenate([each["psnr"] for _, each in replies.each])
             server.metrics["psnr"] = float(similar.mean(dtype=np.float64))
 

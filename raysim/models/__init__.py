@@ -16,6 +16,7 @@ class _Entry:
     module: str  # in this package; the function named like the model (with _ for -) makes it
     smallest: int  # image side in pixels
     description: str
+    decodes: bool = False  # whether it is also a variational auto-encoder (models/vae.py)
 
 
 _ENTRIES = {
@@ -26,12 +27,19 @@ _ENTRIES = {
     "mlp": _Entry("cnn", 1, "one hidden layer of 64; for tests"),
     "resnet18": _Entry("resnet", 8, "ResNet-18 with batch-norm; 3×3 stem up to 64 pixels"),
     "resnet18-gn": _Entry("resnet", 8, "ResNet-18 with group-norm (32 groups); 3×3 stem up to 64 pixels"),
+    "feddpms-vae": _Entry("vae", 4, "VAE of three 3×3 convolutions (32, 32, 64), latent 32; FedDPMS", True),
+    "feddpms-cifar-vae": _Entry("vae", 4, "VAE of four 3×3 convolutions (32, 32, 64, 64), latent 128; FedDPMS", True),
 }
 
 
 def names() -> list[tuple[str, str]]:
     """Every classifier with a line about it."""
     return [(name, entry.description) for name, entry in _ENTRIES.items()]
+
+
+def with_decoder() -> list[str]:
+    """Those that can also decode a feature to an image."""
+    return [name for name, entry in _ENTRIES.items() if entry.decodes]
 
 
 def check(name: str, shape: tuple[int, int, int], classes: int) -> None:

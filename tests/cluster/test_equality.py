@@ -20,7 +20,10 @@ BASELINES = [
     {"method": "fedhkd"},
     {"method": "naivemix"},
     {"method": "fedmix"},
-]
+    {
+        "method": "feddpms", "model": "feddpms-vae", "rounds": 5, "active": 10, "feddpms.quota": 4, "feddpms.tries": 3,
+    },
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

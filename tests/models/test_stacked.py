@@ -23,7 +23,7 @@ def alone(model, weights, x, y):
     return model.gradients.clone(), model.weights.clone()
 
 
-NAMES = [name for name, _ in models.names()]
+NAMES = [name for name, _ in models.names() if name not in models.with_decoder()]  # those have other layers
 BOTH = [(name, direct) for name in NAMES for direct in (False, True) if direct or "resnet" not in name]
 
 
