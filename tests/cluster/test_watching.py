@@ -27,8 +27,8 @@ DOCS = ROOT / "docs"
 ROUND_SECONDS = 240  # until there are some, on a busy machine
 JOB = [
     "--method", "hfmds+fedpa+tests.parts.doomed", "--train-size", "120", "--test-size", "40", "--clients", "6",
-    "--rounds", "100000", "--actors", "3", "--model", "small-cnn", "--hfmds.every", "3", "--hfmds.steps", "2",
-    "--hfmds.per-client", "5", "--fedpa.gen-steps", "3", "--doomed.how", "raises",
+    "--active", "6", "--rounds", "100000", "--actors", "3", "--model", "small-cnn", "--hfmds.every", "3",
+    "--hfmds.steps", "2", "--hfmds.per-client", "5", "--fedpa.gen-steps", "3", "--doomed.how", "raises",
 ]  # fmt: skip
 
 
@@ -49,7 +49,9 @@ def running(state, tmp_path_factory):  # noqa: F811
         lines = folder / "watched-run" / "metrics.jsonl"
         until = time.monotonic() + ROUND_SECONDS
         while not lines.exists() or len(lines.read_text().splitlines()) < 4:
-            assert time.monotonic() < until, call("ray", "job", "list", **cluster).stdout
+            job = submitted(cluster)
+            assert job["status"] in ("PENDING", "RUNNING"), job["message"]
+            assert time.monotonic() < until, job
             time.sleep(1)
         yield cluster | {"folder": str(folder)}
     finally:
@@ -62,6 +64,12 @@ def ask(running: dict[str, str], path: str) -> dict | list:
     request = Request(running["RAY_API_SERVER_ADDRESS"] + path, headers={"Authorization": f"Bearer {token}"})
     with urlopen(request, timeout=30) as answer:
         return json.load(answer)
+
+
+def submitted(running: dict[str, str]) -> dict:
+    """Our job as the Jobs page has it."""
+    (job,) = [job for job in ask(running, "/api/jobs/") if "fedavg_100clients" in job["entrypoint"]]
+    return job
 
 
 @pytest.fixture
@@ -114,8 +122,7 @@ def test_the_jobs_page_shows_the_job_with_its_metadata(running, page):
     page.open(running["RAY_API_SERVER_ADDRESS"] + "/#/jobs")
     page.wait_for("document.body.innerText.includes('watched-run')")
     page.screenshot(DOCS / "dashboard-jobs.png")
-    (job,) = [job for job in ask(running, "/api/jobs/") if "fedavg_100clients" in job["entrypoint"]]
-    page.open(f"{running['RAY_API_SERVER_ADDRESS']}/#/jobs/{job['job_id']}")
+    page.open(f"{running['RAY_API_SERVER_ADDRESS']}/#/jobs/{submitted(running)['job_id']}")
     page.wait_for("document.body.innerText.includes('run_directory')")
     shown = page.evaluate("document.body.innerText")
     for text in (
@@ -124,6 +131,10 @@ def test_the_jobs_page_shows_the_job_with_its_metadata(running, page):
         '"plan": "3 client actors',
     ):  # fmt: skip
         assert text in shown
+    expand = "[...document.querySelectorAll('a, button, span')].filter(e => e.innerText == 'Expand').pop()"
+    page.evaluate(f"{expand}.click()")
+    page.wait_for("document.querySelector('[role=dialog]')")
+    time.sleep(1)  # it fades in
     page.screenshot(DOCS / "dashboard-job.png")
 
 
@@ -134,7 +145,7 @@ def test_the_actors_page_shows_the_actors_by_name(running, page):
     shown = page.evaluate("document.body.innerText")
     for name in ("server gpu 0.1", *(f"client-actor-{i} gpu 0.45" for i in range(3))):
         assert shown.count(name) == 2  # columns Name and Repr
-    page.evaluate("document.querySelector('table').scrollIntoView()")
+    page.evaluate("document.querySelector('table').scrollIntoView(); scrollBy(0, -80)")
     page.screenshot(DOCS / "dashboard-actors.png")
 
 
@@ -156,7 +167,8 @@ def kind_of(process: psutil.Process) -> str:
     """What docs/dashboard.md calls it."""
     words = " ".join(process.cmdline())
     for part, kind in (
-        ("gcs_server", "GCS"), ("raylet/raylet", "raylet"), ("ray.util.client.server", "client server"),
+        ("ray-dashboard-", "dashboard module"), ("gcs_server", "GCS"), ("raylet/raylet", "raylet"),
+        ("ray.util.client.server", "client server"),
         ("dashboard/dashboard.py", "dashboard"), ("ray::DashboardAgent", "dashboard agent"),
         ("ray::RuntimeEnvAgent", "runtime-env agent"), ("autoscaler/_private/monitor.py", "autoscaler"),
         ("ray::", "worker"), ("jobs/fedavg_100clients.py", "driver"),
@@ -179,8 +191,8 @@ def test_no_port_is_open_to_others_but_those_of_ray_that_the_documentation_lists
             continue
     (table,) = re.findall(r"^\| process \|.*?\n\n", (DOCS / "dashboard.md").read_text(), re.MULTILINE | re.DOTALL)
     listed = set(re.findall(r"^\| ([^|]+?) \|", table, re.MULTILINE)) - {"process", "---"}
-    assert open_to_others.keys() <= listed
-    assert "dashboard" not in open_to_others
+    assert open_to_others.keys() <= listed, open_to_others
+    assert int(running["RAY_API_SERVER_ADDRESS"].rpartition(":")[2]) not in set().union(*open_to_others.values())
     # Over HTTP nobody gets an answer without the token but to the question for metrics.
     host = next(c.laddr.ip for p in owned(state) for c in p.net_connections() if c.laddr and "." in c.laddr.ip
                 and c.laddr.ip not in ("0.0.0.0", *own) and ":" not in c.laddr.ip)  # fmt: skip
