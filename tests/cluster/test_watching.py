@@ -33,14 +33,14 @@ JOB = [
 
 
 @pytest.fixture(scope="module")
-def running(state, tmp_path_factory):  # noqa: F811
+def running(state):  # noqa: F811
     """A cluster of one node with two logical GPUs, and a job on it; its variables."""
-    folder = tmp_path_factory.mktemp("watched")
+    folder = state.parent / "runs"  # gone with it
     done = call("cluster/local.sh", "start", "--nodes", "1", "--gpus", "2", "--cpus", "2", RAYSIM_CLUSTER=str(state))
     try:
         assert done.returncode == 0, done.stdout + done.stderr
         cluster = dict(re.findall(r"(\w+)=(\S+)", done.stdout))
-        (folder / "fuses").mkdir()
+        (folder / "fuses").mkdir(parents=True)
         (folder / "fuses" / "1").touch()
         where = ["--doomed.fuses", str(folder / "fuses"), "--out", str(folder / "watched-run")]
         submit = ["ray", "job", "submit", "--no-wait", "--", "jobs/fedavg_100clients.py"]
