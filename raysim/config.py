@@ -77,6 +77,10 @@ class RunConfig:
     in_process: bool = setting(False, "no Ray: everything in this process, for a debugger; the same result")
     fast_nondeterministic: bool = setting(False, "on GPUs, allow algorithms whose last bits vary between runs")
 
+    metrics: bool = setting(True, "report the run's figures as metrics of Ray, for Prometheus and Grafana")
+    callback: str | None = setting(
+        None, "MODULE:CLASS told of the start, every round and the end (docs/tracking.md); several joined by commas"
+    )
     profile: bool = setting(False, "profile a client's training and every kind of exchange: a table and a Chrome trace")
     on_client_error: Literal["stop", "retry", "skip"] = setting(
         "retry", "when a client's own code raises: stop, try again and then stop, or try again and then leave it out"
@@ -112,8 +116,8 @@ class RunConfig:
 
 # Where and how a run is done, not what comes out of it.
 OPERATIONAL = (
-    "data", "download", "actors", "actor_per_client", "gpu_fraction", "in_process", "tsne", "privacy", "profile",
-    "client_timeout", "watchdog", "checkpoint_every", "resume", "out", "overwrite",
+    "data", "download", "actors", "actor_per_client", "gpu_fraction", "in_process", "tsne", "privacy", "metrics",
+    "callback", "profile", "client_timeout", "watchdog", "checkpoint_every", "resume", "out", "overwrite",
 )  # fmt: skip
 
 # Saying one of these in a later layer takes back the other of an earlier one.

@@ -20,6 +20,8 @@ from raysim.engine.shared import table_digest
 from raysim.engine.simulation import Result, Simulation
 from raysim.engine.store import federation, release_memory
 from raysim.errors import RaysimError
+from raysim.observe import dashboard
+from raysim.observe.callbacks import Callbacks
 from raysim.observe.features import draw_features
 from raysim.observe.labels import save_labels
 from raysim.observe.metrics import Metrics
@@ -59,21 +61,24 @@ def run(config: RunConfig, reporter: Reporter) -> tuple[Path, dict]:
         return out, json.loads((out / "summary.json").read_text())
     reporter.say("\n".join(f"  {key} = {value}" for key, value in config.settings().items() if value is not None))
     started = time.perf_counter()
+    callbacks = Callbacks(config.callback)
     inputs = [prepare(config)]  # in a list, so that _simulate can let go of the pixels
     for note in (note for found in inputs[0] for note in found.notes):
         reporter.say(f"note: {note}")
     if config.in_process:
         from raysim.engine.in_process import InProcess
 
-        return _simulate(config, inputs, out, reporter, started, InProcess(), None)
-    with cluster.connected():
+        return _simulate(config, inputs, out, reporter, started, InProcess(), None, callbacks)
+    metadata = dashboard.about(config, out)
+    with cluster.connected(metadata):
         plan = plan_for(config, *inputs[0])
         reporter.say(plan.describe())
-        pool = Pool(plan, config)
-        return _simulate(config, inputs, out, reporter, started, pool, plan)
+        dashboard.show_on_jobs_page(metadata | {"plan": plan.describe()})
+        pool = Pool(plan, config, out.name)
+        return _simulate(config, inputs, out, reporter, started, pool, plan, callbacks)
 
 
-def _simulate(config, inputs, out, reporter, started, runner, plan) -> tuple[Path, dict]:
+def _simulate(config, inputs, out, reporter, started, runner, plan, callbacks) -> tuple[Path, dict]:
     dataset, dealt = inputs.pop()
     saver = drawing = None
     try:
@@ -83,6 +88,11 @@ def _simulate(config, inputs, out, reporter, started, runner, plan) -> tuple[Pat
         for note in (*dataset.notes, *dealt.notes):
             record.event("note", text=note)
         runner.on_event = record.event
+
+        def complain(text: str) -> None:
+            reporter.say(f"warning: {text}")
+            record.event("warning", text=text)
+
         counts = dealt.counts(dataset.train.y, dataset.classes)
         data = federation(config, dataset, dealt, runner.put)
         class_names = list(dataset.class_names)
@@ -93,16 +103,15 @@ def _simulate(config, inputs, out, reporter, started, runner, plan) -> tuple[Pat
         drawing = Aside(writing(out / "labels.png")(save_labels), counts, class_names, out)
         distinct = [f for i, f in enumerate(fingerprints) if f not in fingerprints[:i]]
         if len(distinct) > 1:
-            text = f"mixed hardware ({distinct}): equal hashes are promised on one kind of device only"
-            reporter.say(f"warning: {text}")
-            record.event("warning", text=text)
+            complain(f"mixed hardware ({distinct}): equal hashes are promised on one kind of device only")
         plan_text = plan.describe() if plan else "in one process"
         record.config(
             config, fingerprint=distinct, plan=plan_text, classes=class_names, mean=data.mean, std=data.std
         )  # fmt: skip
+        callbacks.start(config.settings(), out)
         setup = time.perf_counter() - started
         reporter.start(config.rounds)
-        metrics = Metrics(out.name) if plan else None  # Ray's, so only with it
+        metrics = Metrics(out.name) if plan and config.metrics else None  # Ray's, so only with it
 
         def on_round(line: dict) -> None:
             record.metrics(line)
@@ -110,6 +119,7 @@ def _simulate(config, inputs, out, reporter, started, runner, plan) -> tuple[Pat
             reporter.round(line)
             if metrics:
                 metrics.round(line)
+            callbacks.tell("on_round", line, complain)
 
         checkpoint = None
         if config.checkpoint_every:
@@ -156,6 +166,7 @@ def _simulate(config, inputs, out, reporter, started, runner, plan) -> tuple[Pat
     summary |= times
     record.finish(result.models, summary)
     write_report(out)
+    callbacks.tell("on_end", summary, complain)
     return out, summary
 
 

@@ -152,15 +152,14 @@ class Page:
             raise RuntimeError(thrown.get("exception", {}).get("description", thrown["text"]))
         return answer["result"].get("value")
 
-    def wait_for(self, condition: str, seconds: float = 60):
-        """Until the expression is true; its value."""
+    def wait_for(self, condition: str, seconds: float = 60) -> None:
+        """Until the expression is true, or is something that is there."""
         until = time.monotonic() + seconds
-        while not (value := self.evaluate(condition)):
+        while not self.evaluate(f"Boolean({condition})"):
             if time.monotonic() > until:
                 text = self.evaluate("document.body.innerText")
                 raise TimeoutError(f"{condition} never became true; the page says:\n{text[:3000]}")
             self.browser.hear(0.2)
-        return value
 
     def press(self, key: str) -> None:
         """A key, by its DOM name: Tab, Enter, ArrowRight."""

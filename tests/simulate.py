@@ -68,8 +68,11 @@ def simulate_on_ray(dataset: Dataset | None = None, saver=None, on_round=lambda 
     return simulate(dataset, Pool(plan, config), saver, on_round, **settings)
 
 
+UNEQUAL = ("seconds", "phases", "failures", "retries")  # between two runs of one configuration
+
+
 def comparable(result: Result) -> tuple:
     """What two runs of one configuration must agree on."""
-    lines = [{k: v for k, v in line.items() if k not in ("seconds", "phases", "failures")} for line in result.history]
+    lines = [{k: v for k, v in line.items() if k not in UNEQUAL} for line in result.history]
     measured = [figure for figure in result.privacy if not figure.name.endswith(".epsilon")]  # that are of any part
     return result.model_sha256, result.server_state_sha256, lines, measured

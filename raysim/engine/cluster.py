@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import ray
 from ray.exceptions import RayError
+from ray.job_config import JobConfig
 
 from raysim.ending import end_now
 from raysim.engine.plan import Node
@@ -30,12 +31,12 @@ def worker_environment() -> dict[str, str]:
 
 
 @contextmanager
-def connected():
-    """Attach to RAY_ADDRESS, or start a local Ray; leave or stop it in the end."""
+def connected(metadata: dict[str, str] | None = None):
+    """Attach to RAY_ADDRESS, or start a local Ray; leave or stop it in the end. The dashboard shows the metadata."""
     address = os.environ.get("RAY_ADDRESS")
     if address:
         _check_listening(address)
-    options = {"logging_level": logging.ERROR}
+    options = {"logging_level": logging.ERROR, "job_config": JobConfig(metadata=dict(metadata or {}))}
     if address:
         options["runtime_env"] = {"env_vars": worker_environment()}
     else:  # its workers inherit ours, and those Ray starts beforehand can be used

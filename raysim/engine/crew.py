@@ -16,12 +16,12 @@ NODE_SECONDS = 5.0  # between looks at which nodes there are
 class Crew:
     """The actors on a plan's places. Actors being started have no work yet; what they were at is the pool's concern."""
 
-    def __init__(self, plan: Plan, config: RunConfig, on_event=lambda kind, **details: None):
-        self.places, self.watchdog, self.on_event = Places(plan), config.watchdog, on_event
+    def __init__(self, plan: Plan, config: RunConfig, run: str = "run", on_event=lambda kind, **details: None):
+        self.places, self.watchdog, self.on_event = Places(plan, run, config.metrics), config.watchdog, on_event
         self.actors: dict[int, object] = {}
         self.starting: dict[int, tuple] = {}  # actor -> its hello, since when, and how often it has failed to start
         self.fingerprints: list[dict] = []  # of what the run began on
-        self.failures = 0  # actors lost so far
+        self.failures, self.retries = 0, 0  # actors lost so far, clients run again
         self.looked = time.monotonic()  # at the nodes
 
     def follow_nodes(self, at_once: bool = False) -> None:

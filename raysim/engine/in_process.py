@@ -14,7 +14,7 @@ class InProcess:
     """Runs everything here. `workers` > 1 deals the groups to several workers, as actors would be."""
 
     def __init__(self, workers: int = 1, on_event=lambda kind, **details: None):
-        self.failures, self.on_event = 0, on_event  # of clients: nothing else dies on its own here
+        self.failures, self.retries, self.on_event = 0, 0, on_event  # of clients: nothing else dies on its own here
         self.workers_wanted = workers
         self.threads_before = torch.get_num_threads()
 

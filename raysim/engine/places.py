@@ -1,6 +1,7 @@
 """Where a run's actors live: a placement group on every node of the plan; nodes may leave and join."""
 
 import importlib
+import secrets
 from collections.abc import Iterator
 
 import ray
@@ -10,6 +11,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from raysim.engine.cluster import nodes
 from raysim.engine.plan import Node, Plan, Slot
 from raysim.errors import PlanError
+from raysim.observe.metrics import ActorMetrics
 
 PLACEMENT_SECONDS = 20
 
@@ -17,8 +19,13 @@ PLACEMENT_SECONDS = 20
 class _Host:
     """Holds a Worker or a Server. Imports it in the actor's own process: the driver needs no torch."""
 
-    def __init__(self, module: str, kind: str, federation):
+    def __init__(self, module: str, kind: str, federation, name: str):
+        self.name = name
         self.held = getattr(importlib.import_module(module), kind)(federation)
+
+    def __repr__(self):
+        """The dashboard's column Repr, and what the job's log has before lines of this actor."""
+        return self.name
 
     def call(self, method: str, *arguments):
         return getattr(self.held, method)(*arguments)
@@ -33,12 +40,27 @@ class ServerActor(_Host):
 class ClientActor(_Host):
     """Hosts whichever clients it is given."""
 
+    def __init__(self, module: str, kind: str, federation, name: str, run: str | None):
+        super().__init__(module, kind, federation, name)
+        self.metrics = ActorMetrics(run, name.split()[0]) if run else None
+
+    def call(self, method: str, *arguments):
+        if self.metrics and method in ("train", "reply"):
+            broadcast, groups, *_ = arguments
+            self.metrics.at(broadcast.t, groups[0][0])
+        return super().call(method, *arguments)
+
 
 class Places:
-    """The plan as it is on the cluster. Actors have numbers that are never given again."""
+    """The plan as it is on the cluster. Actors have numbers that are never given again.
 
-    def __init__(self, plan: Plan):
-        self.plan = plan
+    `run` is what the dashboard shows it by; without `metrics` the actors report none.
+    """
+
+    def __init__(self, plan: Plan, run: str = "run", metrics: bool = True):
+        self.plan, self.run, self.metrics = plan, run, metrics
+        self.namespace = f"raysim/{run}/{secrets.token_hex(4)}"  # names in it are ours, whatever else runs there
+        self.starts: dict[str, int] = {}  # actor's name -> how often it was started
         self.slots: list[Slot] = []
         self.bundle: list[int] = []  # slot -> its bundle in its node's placement group
         self.slot: dict[int, int] = {}  # actor -> slot
@@ -67,15 +89,24 @@ class Places:
         self.groups = {}
 
     def start_server(self, federation):
-        options = {"num_gpus": self.plan.server_gpu, "scheduling_strategy": self._strategy(self.server_slot)}
-        return ServerActor.options(**options).remote("raysim.engine.server", "Server", federation)
+        name = self._name("server", f"gpu {self.plan.server_gpu:g}" if self.plan.server_gpu else "cpu")
+        return ServerActor.options(
+            name=name,
+            namespace=self.namespace,
+            num_gpus=self.plan.server_gpu,
+            scheduling_strategy=self._strategy(self.server_slot),
+        ).remote("raysim.engine.server", "Server", federation, name)
 
     def start_actor(self, actor: int, federation):
+        cpus, gpus = self.plan.cpus_per_actor, self.plan.gpus_per_actor
+        name = self._name(f"client-actor-{actor}", f"gpu {gpus:g}" if gpus else f"cpu {cpus:g}")
         return ClientActor.options(
-            num_cpus=self.plan.cpus_per_actor,
-            num_gpus=self.plan.gpus_per_actor,
+            name=name,
+            namespace=self.namespace,
+            num_cpus=cpus,
+            num_gpus=gpus,
             scheduling_strategy=self._strategy(self.slot[actor]),
-        ).remote("raysim.engine.worker", "Worker", federation)
+        ).remote("raysim.engine.worker", "Worker", federation, name, self.run if self.metrics else None)
 
     def changes(self) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
         """Nodes that are gone with the actors they had, and new ones with the actors they are to have."""
@@ -109,9 +140,16 @@ class Places:
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
+    def _name(self, who: str, share: str) -> str:
+        """For people. A name is taken until Ray has buried who had it, so one that is started again has another."""
+        start = self.starts[who] = self.starts.get(who, 0) + 1
+        return f"{who} {share}" + (f" · start {start}" if start > 1 else "")
+
     def _take(self, node: str, slots: list[Slot]) -> None:
         selector = [{"ray.io/node-id": node}] * len(slots)
-        self.groups[node] = placement_group([self.plan.bundle(s) for s in slots], bundle_label_selector=selector)
+        self.groups[node] = placement_group(
+            [self.plan.bundle(s) for s in slots], name=f"{self.namespace}/{node[:8]}", bundle_label_selector=selector
+        )
         self.bundle += range(len(slots))
         self.slots += slots
 

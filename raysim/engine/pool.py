@@ -24,8 +24,8 @@ class Pool(Crew):
     before that, all its groups of the pass are run again elsewhere: client work is pure, so nothing changes.
     """
 
-    def __init__(self, plan: Plan, config: RunConfig, on_event=lambda kind, **details: None):
-        super().__init__(plan, config, on_event)
+    def __init__(self, plan: Plan, config: RunConfig, run: str = "run", on_event=lambda kind, **details: None):
+        super().__init__(plan, config, run, on_event)
         self.pinned, self.client_timeout = config.actor_per_client, config.client_timeout
         self.server, self.asked = None, ""  # the actor, and what it was asked for last
         self.slowest: dict[str, float] = {}  # method -> most seconds a call has taken, per unit of cost
@@ -174,6 +174,7 @@ class Pool(Crew):
                 lost = done.pop(index, []) if work.summed else []
                 again = [g for call in lost for g in call[0]] + groups
                 queue.give_back(again)
+                self.retries += sum(map(len, again)) if work.summed else 0  # others are over test batches
                 self._replace(index, error, again)
             idle = [i for i in idle if i in self.actors]  # a node may have gone with some
         return {index: calls for index, calls in done.items() if calls}
@@ -236,17 +237,19 @@ class Pool(Crew):
         kept = {}
         for index, calls in done.items():
             groups = [g for call in calls for g in call[0]]
+            expected = sum(len(g) for g in groups)
             if index not in asked:  # its node has gone since
                 queue.give_back(groups)
+                self.retries += expected
                 continue
             count, sums = asked[index]
             try:
                 summed = self._get(count, f"client actor {index} (collect)")
             except RayError as error:
                 queue.give_back(groups)
+                self.retries += expected
                 self._replace(index, error, groups)
                 continue
-            expected = sum(len(g) for g in groups)
             if summed != expected:
                 raise RunFailure(f"client actor {index} summed {summed} clients where {expected} were expected", "")
             answers.sums.append(sums)

@@ -154,7 +154,7 @@ class Record:
             if not resume:  # what is there is being overwritten
                 for name in FILES:
                     (path / name).unlink(missing_ok=True)
-                for name in ("checkpoints", "profile"):
+                for name in ("checkpoints", "profile", "tensorboard"):
                     shutil.rmtree(path / name, ignore_errors=True)
         except OSError as error:
             raise InputError(f"--out {path} cannot be written: {error.strerror}; choose another") from None

@@ -75,6 +75,7 @@ class Server:
         self.shared[part_name] = fetch(reference)  # the store's memory, so that ours is freed
         self.shared_since[part_name] = self.t
         self.newly_shared += table.nbytes if bytes_each is None else bytes_each
+        self.metrics["shared_bytes"] = sum(table.nbytes for table in self.shared.values())
 
     # -- called by the simulation ------------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ class Simulation:
         self.config, self.federation, self.runner, self.saver = config, federation, runner, saver
         self.model_bytes = model_bytes
         self.version = 0
-        self.failures = runner.failures  # that a line has told of
+        self.failures, self.retries = runner.failures, runner.retries  # that a line has told of
         self.calls: dict[str, list[Call]] = {}  # of this round, by phase
         self.timeline: dict = {}  # the last round's: who worked when
         self.profiles: dict[str, tuple[str, str]] = {}  # training, or a part's exchange -> table, Chrome trace
@@ -76,6 +76,7 @@ class Simulation:
         while len(history) < self.config.rounds:
             line = self.round(len(history) + 1)
             line["failures"], self.failures = self.runner.failures - self.failures, self.runner.failures
+            line["retries"], self.retries = self.runner.retries - self.retries, self.runner.retries
             history.append(line)
             on_round(line)
             self.save(line["round"])
@@ -186,6 +187,7 @@ class Simulation:
         for error in report.errors:
             self.runner.on_event("client_failed", client=report.client, round=line["round"], text=error)
         self.runner.failures += len(report.errors)
+        self.runner.retries += max(0, len(report.errors) - report.skipped)
         if report.skipped:
             self.runner.on_event("client_skipped", client=report.client, round=line["round"])
             line["skipped"] = line.get("skipped", 0) + 1

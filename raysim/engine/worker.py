@@ -3,6 +3,7 @@
 An ordinary class. Under Ray it is made an actor; the in-process runner calls it directly, with the same results.
 """
 
+import logging
 import traceback
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
@@ -29,6 +30,8 @@ from raysim.engine.flops import FlopCounter, profiling
 from raysim.engine.messages import Broadcast, ClientFailure, ClientReport
 from raysim.engine.tensors import size_in_bytes, to_device, to_host
 from raysim.methods.base import Part, Upload
+
+log = logging.getLogger(__name__)  # on Ray the actor's own log, which the dashboard shows
 
 
 @dataclass
@@ -135,18 +138,18 @@ class Worker(Evaluation):
 
     def _attempt(self, group: list[int], work: Callable[[], list[Answer]]) -> list[Answer]:
         """The work of clients that go together; if it raises, as --on-client-error says. Then add to the sums."""
-        policy, errors = self.config.on_client_error, []
-        while True:
+        policy, errors, answers = self.config.on_client_error, [], []
+        while not answers:
             try:
                 answers = work()
-                break
             except ClientFailure as failure:
                 errors.append(failure.message)
-                if policy == "stop" or len(errors) > self.config.client_retries:
-                    if policy != "skip":
-                        raise
+                over = policy == "stop" or len(errors) > self.config.client_retries
+                if over and policy != "skip":
+                    raise
+                _log(failure)
+                if over:
                     answers = [Answer(ClientReport(k, skipped=True), None, {}) for k in group]
-                    break
         if errors:  # told with the first of the group
             answers[0].report = replace(answers[0].report, errors=(*errors, *answers[0].report.errors))
         for answer in answers:  # now that nothing can go wrong any more
@@ -206,6 +209,7 @@ class Worker(Evaluation):
             except ClientFailure as failure:
                 if self.config.on_client_error != "skip":
                     raise
+                _log(failure)
                 # The others' work stands: what is wrong with this one is its own.
                 answers.append(Answer(ClientReport(client.id, errors=(failure.message,), skipped=True), None, {}))
         return answers
@@ -274,6 +278,11 @@ class Worker(Evaluation):
             raise ClientFailure(f"{where}: its update {error}; a lower --lr usually helps", "") from error
         except Exception as error:
             raise ClientFailure(f"{where}: {type(error).__name__}: {error}", traceback.format_exc()) from error
+
+
+def _log(failure: ClientFailure) -> None:
+    """The traceback of a failure the run goes on after: the driver hears only its message."""
+    log.warning("%s\n%s", failure.message, failure.traceback)
 
 
 def _columns(answers: list[Answer]) -> tuple[list, list | None, list | None]:

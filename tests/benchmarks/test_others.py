@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import checkpoint, cluster_model, scaling, synthesis
+from benchmarks import checkpoint, cluster_model, metrics, scaling, synthesis
 
 IN_PROCESS = ["--set", "in_process=true"]  # Ray is in test_compare.py
 
@@ -80,3 +80,17 @@ def test_more_gpus_shorten_the_work_only():
     few, many = (cluster_model.terms(cluster_model.Rates(), gpus, 10_000) for gpus in (8, 512))
     assert many["work"] < few["work"]
     assert many["server"] > few["server"]
+
+
+@pytest.mark.slow
+def test_rounds_with_metrics_beside_rounds_without(capsys):
+    metrics.main(["--blocks", "2", "--rounds", "1", "--clients", "2", "--samples", "10"])
+    printed = capsys.readouterr().out
+    assert "| with |" in printed
+    assert "| without |" in printed
+
+
+def test_the_interval_of_a_mean():
+    mean, half = metrics.interval([1.0, 2.0, 3.0, 2.0])
+    assert mean == 2.0
+    assert half == pytest.approx(1.96 * (2 / 3) ** 0.5 / 2)

@@ -77,11 +77,19 @@ class TestOnOneNode:
             (tmp_path / fuse).touch()
         active = {"active": 10}
         undisturbed = comparable(simulate(method=EVERYTHING, **active))
+        seen = []  # names of actors, after each round
         killed = simulate_on_ray(
-            method=f"{EVERYTHING}+tests.parts.doomed", actors=2, **active, **{"doomed.fuses": str(tmp_path)}
-        )
+            method=f"{EVERYTHING}+tests.parts.doomed", actors=2, **active, **{"doomed.fuses": str(tmp_path)},
+            on_round=lambda line: seen.append(ray.util.list_named_actors(all_namespaces=True)),
+        )  # fmt: skip
         assert not list(tmp_path.iterdir())
         assert [line["failures"] for line in killed.history] == [0, 2, 0]
+        assert [line["retries"] > 0 for line in killed.history] == [False, True, False]
+        (namespace,) = {actor["namespace"] for actor in seen[0]}
+        assert namespace.startswith("raysim/run/")
+        first, *_, last = [{actor["name"] for actor in actors} for actors in seen]
+        assert first == {"server gpu 0.1", "client-actor-0 gpu 0.9", "client-actor-1 gpu 0.9"}
+        assert any(" · start " in name for name in last)
         assert comparable(killed) == undisturbed
         assert [len(each.get("lost", [])) for each in told[-3:]] == [0, 2, 0]
         for each in told[-3:]:

@@ -5,18 +5,14 @@ import json
 import re
 import shutil
 import subprocess
-import time
 from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
-import ray
 import yaml
 from ray._private import ray_constants
 from ray.dashboard.modules.metrics.dashboards import default_dashboard_panels
 
-from raysim.observe.metrics import COUNTERS, GAUGES, TAGS, Metrics
-from tests.simulate import simulate_on_ray
+from raysim.observe.metrics import COUNTERS, GAUGES, TAGS
 
 MONITORING = Path(__file__).parents[2] / "cluster" / "monitoring"
 DASHBOARD = json.loads((MONITORING / "grafana" / "dashboards" / "raysim.json").read_text())
@@ -74,31 +70,10 @@ def test_prometheus_reads_the_list_ray_writes():
 
 
 @pytest.mark.skipif(
-    not shutil.which("prometheus"), reason="prometheus is not installed; on Debian: apt install prometheus"
+    not shutil.which("promtool"), reason="prometheus is not installed; on Debian: apt install prometheus"
 )
-@pytest.mark.usefixtures("local_ray")
-def test_prometheus_collects_a_run(tmp_path):
-    address = f"127.0.0.1:{ray.nodes()[0]['MetricsExportPort']}"  # what Ray's dashboard would write there
-    (tmp_path / "nodes.json").write_text(json.dumps([{"labels": {"job": "ray"}, "targets": [address]}]))
-    config = (MONITORING / "prometheus.yml").read_text()
-    config = re.sub(r"/tmp/ray/\S+\.json", str(tmp_path / "nodes.json"), config).replace(": 10s", ": 1s")
-    (tmp_path / "prometheus.yml").write_text(config)
-    metrics = Metrics("seen")
-    simulate_on_ray(actors=1, on_round=metrics.round)
-    command = ["prometheus", f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data"]
-    with subprocess.Popen([*command, "--web.listen-address=127.0.0.1:19090"], stderr=subprocess.DEVNULL) as prometheus:
-        try:
-            found = []
-            until = time.monotonic() + 60
-            while not found and time.monotonic() < until:
-                time.sleep(1)
-                query = "http://127.0.0.1:19090/api/v1/query?query=ray_raysim_round"
-                try:
-                    with urlopen(query, timeout=5) as answer:
-                        found = json.load(answer)["data"]["result"]
-                except OSError:
-                    continue
-        finally:
-            prometheus.terminate()
-    assert found[0]["metric"]["run"] == "seen"
-    assert found[0]["value"][1] == "3"
+def test_prometheus_takes_the_configuration():
+    """tests/cluster/test_watching.py has it collect a running job."""
+    config = str(MONITORING / "prometheus.yml")
+    done = subprocess.run(["promtool", "check", "config", config], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

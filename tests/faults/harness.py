@@ -55,7 +55,7 @@ def results(path: Path) -> tuple[dict, list[dict]]:
     summary = json.loads((path / "summary.json").read_text())
     lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
-        del line["seconds"], line["phases"], line["failures"]
+        del line["seconds"], line["phases"], line["failures"], line["retries"]
     return {k: summary[k] for k in ("model_sha256", "server_state_sha256", "synthetic_sha256")}, lines
 
 

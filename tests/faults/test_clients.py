@@ -30,6 +30,7 @@ def test_a_client_that_raises_is_tried_again_and_every_time_recorded(tmp_path, f
     result = simulate(runner=runner, **DOOMED, **{"doomed.how": "raises"}, **fuses(tmp_path, 2), fuse=fuse)
     assert comparable(result) == comparable(simulate(**ALL, fuse=fuse))
     assert [line["failures"] for line in result.history] == [0, 2, 0]
+    assert [line["retries"] for line in result.history] == [0, 2, 0]
     assert [kind for kind, _ in events] == ["client_failed"] * 2
     assert all("this client is doomed" in details["text"] for _, details in events)
     assert not list(tmp_path.iterdir())
@@ -55,6 +56,7 @@ def test_a_client_left_out_counts_nothing_and_is_named(how, fuse):
     together = [0, 1, 2, 3] if (how, fuse) == ("raises", 4) else [3]
     assert skipped == together
     assert [line.get("skipped", 0) for line in result.history] == [0, len(together), 0]
+    assert [line["retries"] for line in result.history] == [0, 0 if (how, fuse) == ("nan", 4) else 1, 0]
     if together == [3]:
         weightless = simulate(**DOOMED, **{"doomed.how": "weightless"}, fuse=fuse)
         assert result.model_sha256 == weightless.model_sha256

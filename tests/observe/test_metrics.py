@@ -42,7 +42,7 @@ def exported(run: str) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for sample in (sample for family in families for sample in family.samples):
         if sample.labels.get("run") == run:
-            tag = sample.labels.get("term") or sample.labels.get("phase") or ""
+            tag = next((sample.labels[name] for name in ("term", "phase", "actor") if name in sample.labels), "")
             values = found.setdefault(sample.name, {})
             assert tag not in values  # one series each
             values[tag] = sample.value
@@ -67,7 +67,12 @@ class TestOnRay:
         _, summary = running.run(config, Reporter(Console(file=io.StringIO())))
         line = json.loads((tmp_path / "a-run" / "metrics.jsonl").read_text().splitlines()[-1])
         found = wait_for("a-run", "ray_raysim_bytes_down_total", summary["bytes_down"])
-        assert found.keys() == {f"ray_{name}" for name in GAUGES | COUNTERS} - {"ray_raysim_failures_total"}
+        nothing_went_wrong = {"ray_raysim_failures_total", "ray_raysim_retries_total"}
+        assert found.keys() == {f"ray_{name}" for name in GAUGES | COUNTERS} - nothing_went_wrong
+        assert found["ray_raysim_actor_round"] == {"client-actor-0": 2}
+        assert found["ray_raysim_actor_client"].items() <= {("client-actor-0", client) for client in range(4)}
+        images = 4 * 5 * (3 * 32 * 32 * 4 + 3 * 8)  # float32 pixels; label, client and round
+        assert found["ray_raysim_shared_bytes"] == {"": images}
         for name in ("round", "accuracy", "loss", "train_loss", "psnr"):
             assert found[f"ray_raysim_{name}"] == {"": pytest.approx(line[name])}
         assert found["ray_raysim_round_seconds"] == {"": pytest.approx(line["seconds"])}
@@ -84,13 +89,14 @@ class TestOnRay:
         metrics = Metrics("made-up")
         line = {
             "round": 1, "accuracy": 0.5, "loss": 1.0, "train_loss": 2.0, "terms": {}, "phases": {"training": 2.0},
-            "clients": 10, "seconds": 2.5, "failures": 3, "bytes_up": 10, "bytes_down": 0,
+            "clients": 10, "seconds": 2.5, "failures": 3, "retries": 7, "bytes_up": 10, "bytes_down": 0,
         }  # fmt: skip
         metrics.round(line)
         metrics.round(line | {"round": 2, "accuracy": None, "loss": None, "failures": 1, "bytes_up": 5})
         found = wait_for("made-up", "ray_raysim_failures_total", 4)
         assert found["ray_raysim_round"] == {"": 2}
         assert found["ray_raysim_accuracy"] == {"": 0.5}
+        assert found["ray_raysim_retries_total"] == {"": 14}
         assert found["ray_raysim_bytes_up_total"] == {"": 15}
         assert found["ray_raysim_clients_per_second"] == {"": 4}
         assert "ray_raysim_psnr" not in found
