@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from raysim import methods
+from raysim import grid, methods
 from raysim.config import RunConfig, load_layers, resolve
 from raysim.ending import INTERRUPTED, interruptible, leave
 from raysim.engine.environment import secure_local_ray
@@ -15,16 +15,20 @@ from raysim.errors import InputError, RaysimError
 from raysim.observe.progress import Reporter, duration
 from raysim.presets import PRESETS
 from raysim.settings import flag, from_command_line, help_lines, markdown_table, nearest
+from raysim.sweeps import SWEEPS
 
 COMMANDS = {
     "run": "run a simulation",
     "resume": "go on with a run that was interrupted: resume RUN_DIR",
+    "compare": "methods × seeds × partitions on one cluster, and their table: --methods A B --seeds 0 1 …",
+    "sweep": "an ablation: sweep NAME, or sweep --over key=value,value …",
     "plan": "print the placement plan of a configuration and stop",
     "report": "write a run's HTML report again, or one page about several: report RUN_DIR… [--out PAGE]",
     "methods": "the methods there are",
     "datasets": "the datasets there are",
     "models": "the models there are",
     "presets": "the papers' settings by name",
+    "sweeps": "the papers' ablations by name",
     "settings": "every setting, as docs/settings.md",
 }
 
@@ -54,8 +58,8 @@ def _guarded(function, words: list[str]) -> int:
             error_console.print(trace.rstrip())
         error_console.print(f"raysim: {error}")
         return error.exit_code
-    except KeyboardInterrupt:
-        error_console.print(INTERRUPTED)
+    except KeyboardInterrupt as interrupt:
+        error_console.print(str(interrupt) or INTERRUPTED)
         return 130
     return 0
 
@@ -71,6 +75,8 @@ def _command(words: list[str]) -> None:
         _run(rest, {})
     elif command == "resume":
         _resume(rest)
+    elif command in ("compare", "sweep"):
+        _many(command, rest, reporter)
     elif command == "plan":
         _plan(rest, reporter)
     elif command == "report":
@@ -78,7 +84,9 @@ def _command(words: list[str]) -> None:
     elif command == "settings":
         sys.stdout.write(_settings())
     elif command in COMMANDS:
-        reporter.say("\n".join(f"  {name:16} {about}" for name, about in _listing(command)))
+        listing = _listing(command)
+        width = max(len(name) for name, _ in listing)
+        reporter.say("\n".join(f"  {name:{width}} {about}" for name, about in listing))
     else:
         raise InputError(f"unknown command '{command}'{nearest(command, COMMANDS, '; see `raysim --help`')}")
 
@@ -88,6 +96,8 @@ def _listing(command: str) -> list[tuple[str, str]]:
         return [(name, methods.describe(name)) for name in methods.names()]
     if command == "presets":
         return [(name, preset.about) for name, preset in PRESETS.items()]
+    if command == "sweeps":
+        return [(name, sweep.about) for name, sweep in SWEEPS.items()]
     if command == "models":
         from raysim import models
 
@@ -139,6 +149,32 @@ def _run(words: list[str], defaults: dict[str, object], beside: str | None = Non
             f"{100 * summary['final_accuracy']:.2f} %, {beside} {100 * baseline['final_accuracy']:.2f} %\n"
             f"report: {out / 'report.html'}"
         )
+
+
+def _many(command: str, words: list[str], reporter: Reporter) -> None:
+    """`compare` or `sweep`: all runs of a grid, their table and their report."""
+    if {"-h", "--help"} & set(words):
+        lines = [f"  {f'--{name} …':28} {about}" for name, about in grid.LISTS.items()]
+        lines += [f"  {'--at-once':28} runs at work together; by default one per GPU, or per CPU place"]
+        lines += [f"  {'--out':28} folder of the runs and the table; the same command again goes on there", ""]
+        reporter.say("\n".join([f"raysim {command}: these, and every setting of `raysim run --help`", "", *lines]))
+        return
+    wanted = getattr(grid, command)(words)
+    from raysim.batch import Batch
+    from raysim.observe.report import write_comparison
+    from raysim.observe.table import write_table
+
+    batch = Batch(wanted, reporter, on_end=lambda: write_table(wanted, batch.failed))
+    try:
+        failed = batch.run()
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("raysim: interrupted; the same command again goes on") from None
+    text = write_table(wanted, failed)
+    reporter.say(f"{text}\ntable: {wanted.folder / 'table.md'}")
+    if done := [job.folder for job in wanted.jobs if grid.finished(job)]:
+        reporter.say(f"report: {write_comparison(done, wanted.folder / 'report.html')}")
+    if failed:
+        raise RaysimError(f"{len(failed)} of {len(wanted.jobs)} runs failed; the same command again tries only them")
 
 
 def _resume(words: list[str]) -> None:

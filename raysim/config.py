@@ -187,10 +187,10 @@ def check(config: RunConfig) -> RunConfig:
         raise InputError(f"--active {config.active} is more than --clients {config.clients}; lower the first")
     if (config.partition == "table") != (config.table is not None):
         raise InputError("--partition table goes with --table FILE (or --table covid19); give both or neither")
-    if config.evaluation == "global" and (alone := [part.name for part in config.parts if part.predicts_with_personal]):
-        raise InputError(f"--method {alone[0]} keeps what it predicts with at the clients; add --evaluation clients")
     for part in config.parts:
         part.check(config)
+    if config.evaluation == "global" and (alone := [part.name for part in config.parts if part.predicts_with_personal]):
+        raise InputError(f"--method {alone[0]} keeps what it predicts with at the clients; add --evaluation clients")
     if config.fuse > 1 and config.actor_per_client:
         raise InputError("--fuse trains several clients in one actor, --actor-per-client forbids it; leave one out")
     if config.fuse > 1 and (alone := [part.name for part in config.parts if not can_fuse(part)]):

@@ -161,3 +161,32 @@ PRESETS: dict[str, Preset] = {
     )
     for clients in (10, 20, 30, 40, 50)
 }
+
+# -- small variants: fewer images, rounds and steps, so that a run takes minutes on two CPU cores. The figures are not
+# the papers'. The last round is one before another synthesis, which that one round would not show.
+
+_SMALL = {"train_size": 2000, "test_size": 1000, "rounds": 14}
+_SMALL_PARTS = {
+    "hfmds": {"hfmds.per_client": 50, "hfmds.steps": 50, "hfmds.every": 5},
+    "fedpa": {"fedpa.gen_steps": 20},
+    "fedpa_reference": {"fedpa_reference.gen_steps": 20},
+    "feddpms": {"feddpms.quota": 50, "feddpms.tries": 20},
+    "sdafl": {"sdafl.pool": 2000, "sdafl.gan_rounds": 20, "sdafl.server_steps": 10},
+}
+_AT_MOST = {"local_epochs": 2, "local_steps": 30}
+
+
+def _small(preset: Preset) -> Preset:
+    settings = {key: value for key, value in preset.settings.items() if key != "fraction"} | _SMALL
+    settings |= {key: min(settings[key], most) for key, most in _AT_MOST.items() if key in settings}
+    for part in settings["method"].split("+"):
+        settings |= _SMALL_PARTS.get(part, {})
+    return Preset(f"{preset.about}; small", settings)
+
+
+_SMALL_ALREADY = ("hfmds-100clients", *(name.removesuffix("-small") for name in PRESETS if name.endswith("-small")))
+PRESETS |= {
+    f"{name}-small": _small(preset)
+    for name, preset in PRESETS.items()
+    if name not in _SMALL_ALREADY and not name.endswith("-small")
+}

@@ -46,11 +46,14 @@ def prepare(config: RunConfig) -> tuple[Dataset, Partition]:
     return dataset, dealt
 
 
+def largest_client(config: RunConfig, dataset: Dataset, dealt: Partition) -> int:
+    """Bytes an actor needs for its data: the pixels of the clients it trains at once (--fuse), as uint8 and float32."""
+    return int(dealt.sizes.max()) * dataset.train.x[0].nbytes * 5 * config.fuse
+
+
 def plan_for(config: RunConfig, dataset: Dataset, dealt: Partition) -> Plan:
     """The placement plan on the cluster we are connected to."""
-    # An actor holds the pixels of the clients it trains at once (--fuse) as uint8 and as float32.
-    client_bytes = int(dealt.sizes.max()) * dataset.train.x[0].nbytes * 5 * config.fuse
-    return make_plan(config, cluster.nodes(), client_bytes)
+    return make_plan(config, cluster.nodes(), largest_client(config, dataset, dealt))
 
 
 def run(config: RunConfig, reporter: Reporter) -> tuple[Path, dict]:

@@ -1,5 +1,6 @@
 """Getting a Ray cluster: the one RAY_ADDRESS names, or a local one of our own that ends with the run."""
 
+import json
 import logging
 import os
 import signal
@@ -20,6 +21,9 @@ from raysim.errors import RaysimError
 # Between looks at the head, and how many in a row may find nobody: together less than the 20 s after which Ray itself
 # ends a process without a word (engine/environment.py).
 HEAD_SECONDS, HEAD_MISSES = 4.0, 3
+
+# The nodes a run may use, and how much of each, as JSON: what `raysim compare` gives each of its runs.
+SHARE = "RAYSIM_SHARE"
 
 ROOT = str(Path(__file__).resolve().parents[2])
 
@@ -111,7 +115,10 @@ def _check_listening(address: str) -> None:
 
 
 def nodes() -> list[Node]:
-    """The living nodes, the driver's own first, so that the server is close to the record of the run."""
+    """The living nodes, the driver's own first, so that the server is close to the record of the run.
+
+    Where this run has a share of the cluster (`raysim compare`), only what is in it.
+    """
     here = ray.get_runtime_context().get_node_id()
     alive = [n for n in ray.nodes() if n["Alive"]]
     found = [
@@ -119,4 +126,7 @@ def nodes() -> list[Node]:
              int(n["Resources"].get("memory", 0)))
         for n in alive
     ]  # fmt: skip
+    if share := os.environ.get(SHARE):
+        ours = {node["id"]: Node(**node) for node in json.loads(share)}
+        found = [ours[n.id] for n in found if n.id in ours]
     return sorted(found, key=lambda n: (n.id != here, n.id))

@@ -28,7 +28,7 @@ from raysim.settings import flag
 FILES = (
     "config.json", "metrics.jsonl", "events.jsonl", "summary.json", "timeline.jsonl", "model.safetensors",
     "labels.png", "labels.csv", "synthetic.parquet", "synthetic.png", "pairs.png", "features.png", "features.json",
-    "privacy.json", "report.html",
+    "privacy.json", "report.html", "log.txt",
 )  # fmt: skip
 
 
@@ -52,12 +52,16 @@ def _leaves(tree: dict, prefix: str = "") -> dict[str, object]:
     return found
 
 
+def results_folder() -> Path:
+    """What relative --out paths are relative to."""
+    # A job submitted with --working-dir runs in an uploaded copy that goes with the cluster: results go home instead.
+    return Path.home() if "working_dir_files" in Path.cwd().parts else Path.cwd()
+
+
 def run_directory(config: RunConfig) -> Path:
     """Where this run goes; an InputError if that is taken or cannot be written. Creates nothing."""
     name = f"{config.method}-{Path(config.dataset).name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    # A job submitted with --working-dir runs in an uploaded copy that goes with the cluster: results go home instead.
-    base = Path.home() if "working_dir_files" in Path.cwd().parts else Path.cwd()
-    path = base / (config.out or Path("runs") / name)
+    path = results_folder() / (config.out or Path("runs") / name)
     if path.exists() and not path.is_dir():
         raise InputError(f"--out {path} is a file; give a directory")
     if config.resume and (path / "config.json").exists():

@@ -4,6 +4,7 @@ A file put into this folder is found by its name. A method kept elsewhere is nam
 """
 
 import importlib
+import itertools
 import pkgutil
 
 from raysim.errors import InputError
@@ -70,6 +71,11 @@ def part_classes(method: str) -> dict[str, type[Part]]:
         if prefix in classes:
             raise InputError(f"--method {method}: '{name}' is there twice")
         classes[prefix] = part_class(name)
+    for (a, one), (b, other) in itertools.combinations(classes.items(), 2):
+        # A base of both that is itself a method; what methods of several kinds build on is elsewhere.
+        in_common = {*one.__mro__} & {*other.__mro__} - {*Part.__mro__}
+        if any(cls.__module__.startswith(f"{__name__}.") for cls in in_common):
+            raise InputError(f"--method {method}: {a} and {b} are kinds of one method; use one of them")
     for hook in ("route", "predict"):
         wanting = [n for n, cls in classes.items() if getattr(cls, hook) is not getattr(Part, hook)]
         if len(wanting) > 1:

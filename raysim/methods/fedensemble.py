@@ -24,6 +24,11 @@ class FedEnsemble(Part):
     models: int = setting(5, "global models in mode `models` (M)", minimum=1)
 
     def check(self, config):
+        if kept := [part.name for part in config.parts if part.predicts_with_personal]:
+            raise InputError(
+                f"--method {config.method}: fedensemble predicts for all clients, {kept[0]} with what each one keeps; "
+                "use one of them"
+            )
         if config.evaluation != "global":
             raise InputError(f"--method {config.method}: fedensemble predicts for all clients; use --evaluation global")
         bound = [p for p in config.parts if p is not self and (overrides(p, "end") or overrides(p, "personal"))]

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 
-from raysim.errors import InputError
 from raysim.methods.fedpa import FedPA
 
 
@@ -15,7 +14,3 @@ class FedGen(FedPA):
     lambda_po_floor: float = field(default=0.0, init=False)
     gamma_ad: float = field(default=0.0, init=False)
     pairs: str = field(default="all", init=False)
-
-    def check(self, config):
-        if others := [part.name for part in config.parts if isinstance(part, FedPA) and part is not self]:
-            raise InputError(f"--method {config.method}: fedgen is {others[0]} with other settings; use one of them")

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from raysim.engine.fused import cross_entropies, pad
 from raysim.errors import InputError
+from raysim.methods.base import overrides
 from raysim.methods.naivemix import NaiveMix
 
 
@@ -15,7 +16,12 @@ class FedMix(NaiveMix):
     """FedMix: (1−λ)CE(f((1−λ)x), y) + λCE(f((1−λ)x), ȳ) + λ⟨∂ℓ₁/∂x, x̄⟩ with means x̄, ȳ of M samples."""
 
     def check(self, config):
-        super().check(config)
+        others = (part for part in config.parts if part is not self)
+        if changing := [part.name for part in others if overrides(part, "batch") or overrides(part, "ce_weight")]:
+            raise InputError(
+                f"--method {config.method}: fedmix expands the whole loss of real batches, and {changing[0]} changes "
+                "these or its weight; use one of them, or naivemix"
+            )
         if config.compile != "no":
             raise InputError("--method fedmix differentiates twice, which --compile cannot; leave one out")
 

@@ -93,7 +93,7 @@ class HFMDS(Part):
         before = server.shared.get(self.name) if self.accumulate else None
         server.share(self.name, extended(before, gathered(replies.each, server.t)))
         similar = np.concatenate([each["psnr"] for _, each in replies.each])
-        server.metrics["psnr"] = float(similar.mean(dtype=np.float64))
+        server.metrics["psnr"] = server.metrics[f"{self.name}.psnr"] = float(similar.mean(dtype=np.float64))
 
     # -- local training ---------------------------------------------------------------------------------------------
 

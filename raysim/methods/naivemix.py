@@ -7,7 +7,6 @@ import torch
 from torch.nn import functional as F
 
 from raysim.engine.shared import extended, gathered
-from raysim.errors import InputError
 from raysim.methods.base import Part, Upload
 from raysim.privacy.psnr import psnr
 from raysim.settings import setting
@@ -19,10 +18,6 @@ class NaiveMix(Part):
 
     mean_of: int = setting(2, "samples in each shared mean (M)", minimum=2)
     ratio: float = setting(0.1, "share of the mean in what is trained on; 0: none is shared (λ)", minimum=0, maximum=1)
-
-    def check(self, config):
-        if others := [part.name for part in config.parts if isinstance(part, NaiveMix) and part is not self]:
-            raise InputError(f"--method {config.method}: {self.name} and {others[0]} both mix batches; use one of them")
 
     # -- before the first round --------------------------------------------------------------------------------------
 
@@ -49,7 +44,7 @@ class NaiveMix(Part):
         if replies.each:  # else every client was skipped, or has too few samples
             server.share(self.name, extended(None, gathered(replies.each, server.t)))
             similar = np.concatenate([each["psnr"] for _, each in replies.each])
-            server.metrics["psnr"] = float(similar.mean(dtype=np.float64))
+            server.metrics["psnr"] = server.metrics[f"{self.name}.psnr"] = float(similar.mean(dtype=np.float64))
 
     # -- local training ----------------------------------------------------------------------------------------------
 

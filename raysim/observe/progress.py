@@ -55,8 +55,12 @@ class Reporter:
         self.recent = [*self.recent, line["seconds"]][-RECENT:]
         left = (self.rounds - line["round"]) * sum(self.recent) / len(self.recent)
         self.say(round_line(line, self.rounds, left))
+        self.reached(line["round"])
+
+    def reached(self, rounds: int) -> None:
+        """Move the bar."""
         if self.bar:
-            self.bar.update(self.task, completed=line["round"])
+            self.bar.update(self.task, completed=rounds)
 
     def stop(self) -> None:
         if self.bar:

@@ -11,19 +11,6 @@ from raysim.engine.work import spans
 from tests.simulate import SYNTHESIS, comparable, simulate, simulate_on_ray
 
 EVERYTHING = "tests.parts.everything"  # all hooks at once
-BASELINES = [
-    {"method": "scaffold"},
-    {"method": "moon"},
-    {"method": "fedgen", "fedgen.gen_steps": 5},
-    {"method": "fedensemble"},
-    {"method": "fedensemble", "fedensemble.mode": "models"},
-    {"method": "fedhkd"},
-    {"method": "naivemix"},
-    {"method": "fedmix"},
-    {
-        "method": "feddpms", "model": "feddpms-vae", "rounds": 5, "active": 10, "feddpms.quota": 4, "feddpms.tries": 3,
-    },
-]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +41,6 @@ class TestOnOneNode:
         there = simulate_on_ray(actors=actors, **SYNTHESIS)
         assert comparable(there) == comparable(here)
         assert table_digest(there.shared["hfmds"]) == table_digest(here.shared["hfmds"])
-
-    # Two here, the others slow: tests/methods has the same equality on three workers in process.
-    @pytest.mark.parametrize(
-        "settings", [*BASELINES[:2], *(pytest.param(s, marks=pytest.mark.slow) for s in BASELINES[2:])], ids=str
-    )
-    def test_baselines(self, settings):
-        assert comparable(simulate_on_ray(actors=3, **settings)) == comparable(simulate(**settings))
 
     def test_actor_per_client(self, reference):
         assert comparable(simulate_on_ray(actor_per_client=True)) == reference["fedavg"]

@@ -102,9 +102,8 @@ def test_one_model_is_fedavg():
 
 
 @pytest.mark.parametrize("method", ["fedensemble+fedprox", "fedensemble+naivemix"])
-@pytest.mark.parametrize("mode", ["clients", "models"])
-def test_the_number_of_workers_changes_nothing(method, mode):
-    settings = {"method": method, "fedensemble.mode": mode}
+def test_the_number_of_workers_changes_nothing(method):
+    settings = MODELS | {"method": method}
     assert comparable(simulate(runner=InProcess(3), **settings)) == comparable(simulate(**settings))
 
 

@@ -27,17 +27,7 @@ def test_the_server_has_a_generator_and_no_prototypes():
     assert [sorted(line["terms"]) for line in history] == [[], ["fedgen"], ["fedgen"]]
 
 
-def test_no_weight_is_fedavg():
-    off = {"fedgen.lambda_ge": 0, "fedgen.gamma_fid": 0, "fedgen.gamma_div": 0}
-    assert comparable(simulate(method="fedgen", **off)) == comparable(simulate())
-
-
 def test_what_makes_it_fedgen_is_no_setting():
     for key in ("lambda_po", "gamma_ad", "pairs"):
         with pytest.raises(InputError, match=rf"unknown setting --fedgen.{key.replace('_', '-')}"):
             configure(**{"method": "fedgen", f"fedgen.{key}": 1})
-
-
-def test_beside_fedpa_it_is_refused():
-    with pytest.raises(InputError, match=r"^--method fedpa\+fedgen: fedgen is fedpa with other settings; use one"):
-        configure(method="fedpa+fedgen")

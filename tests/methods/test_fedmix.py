@@ -97,5 +97,3 @@ def test_the_number_of_workers_changes_nothing(model):
 def test_what_it_cannot_go_with():
     with pytest.raises(InputError, match=r"^--method fedmix differentiates twice, which --compile cannot"):
         configure(method="fedmix", compile="yes")
-    with pytest.raises(InputError, match="both mix batches"):
-        configure(method="fedmix+naivemix")

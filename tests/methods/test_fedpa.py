@@ -391,10 +391,6 @@ def test_the_number_of_workers_and_torchs_generator_change_nothing(result):
     assert simulate(**QUICK, seed=4).server_state_sha256 != result.server_state_sha256
 
 
-def test_without_weights_it_is_fedavg_and_sends_nothing():
-    assert comparable(simulate(method="fedpa", **OFF)) == comparable(simulate())
-
-
 def test_the_first_round_is_fedavgs(result):
     assert simulate(**QUICK | {"rounds": 1}).model_sha256 == simulate(rounds=1).model_sha256
     assert [sorted(line["terms"]) for line in result.history] == [[], ["fedpa"], ["fedpa"]]

@@ -136,11 +136,6 @@ def test_schedules_have_a_low_floor():
     assert FedPAReference().at("lambda_po", 2000) == FedPAReference().at("lambda_ge", 2000) == 1e-4
 
 
-def test_without_weights_it_is_fedavg():
-    off = {f"{NAME}.{weight}": 0 for weight in ("lambda_ge", "lambda_po", "gamma_fid", "gamma_div", "gamma_ad")}
-    assert comparable(simulate(method=NAME, **off)) == comparable(simulate())
-
-
 def test_the_number_of_workers_changes_nothing():
     settings = QUICK | {"method": f"{NAME}+fedbn", "model": "fedpa-cnn", "evaluation": "clients"}
     assert comparable(simulate(runner=InProcess(3), **settings)) == comparable(simulate(**settings))

@@ -246,11 +246,6 @@ def test_fmds_is_hfmds_with_mu_0():
     assert resolve([preset, ("command line", {"method": "fmds", "hfmds.mu": "-1"})]).parts[0].mu == -1
 
 
-def test_no_synthesis_is_fedavg():
-    settings = {"method": "hfmds", "hfmds.every": 100}
-    assert simulate(**settings).model_sha256 == simulate().model_sha256
-
-
 def test_another_part_does_not_shift_its_draws():
     alone = simulate(**QUICK)
     both = simulate(**QUICK | {"method": "fedprox+hfmds", "fedprox.mu": 0})

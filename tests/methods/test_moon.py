@@ -71,10 +71,6 @@ def test_the_previous_model_is_the_clients_own_last():
     assert not torch.equal(client.state["moon"]["previous"], client.model.weights)
 
 
-def test_no_weight_is_fedavg():
-    assert comparable(simulate(method="moon", **{"moon.mu": 0})) == comparable(simulate())
-
-
 def test_the_number_of_workers_changes_nothing():
     settings = {"method": "moon+fedbn", "model": "fedpa-cnn", "evaluation": "clients"}
     assert comparable(simulate(runner=InProcess(3), **settings)) == comparable(simulate(**settings))

@@ -6,12 +6,10 @@ import torch
 from torch.nn import functional as F
 
 from raysim.data.partition import partition
-from raysim.engine.in_process import InProcess
 from raysim.engine.shared import column, images_of, labels_of
-from raysim.errors import InputError
 from raysim.models import build
 from raysim.rng import stream
-from tests.simulate import blobs, comparable, configure, simulate
+from tests.simulate import blobs, simulate
 
 THREE = {"method": "naivemix", "naivemix.mean_of": 3}
 
@@ -72,13 +70,6 @@ def test_a_step_is_on_the_mixture():
 
 
 @pytest.mark.parametrize("method", ["naivemix", "fedmix"])
-def test_no_ratio_is_fedavg_and_nothing_is_shared(method):
-    result = simulate(method=method, **{f"{method}.ratio": 0})
-    assert not result.shared
-    assert comparable(result) == comparable(simulate())
-
-
-@pytest.mark.parametrize("method", ["naivemix", "fedmix"])
 def test_clients_with_too_few_samples_share_nothing(method):
     result = simulate(method=method, **{f"{method}.mean_of": 500})
     assert not result.shared
@@ -89,12 +80,3 @@ def test_clients_with_too_few_samples_share_nothing(method):
 def test_beside_a_method_that_needs_the_real_labels():
     settings = {"method": "naivemix+hfmds+fedpa", "hfmds.every": 2, "hfmds.steps": 2, "fedpa.gen_steps": 2}
     assert np.isfinite(simulate(**settings).history[-1]["loss"])
-
-
-def test_the_number_of_workers_changes_nothing():
-    assert comparable(simulate(runner=InProcess(3), **THREE)) == comparable(simulate(**THREE))
-
-
-def test_only_one_part_mixes():
-    with pytest.raises(InputError, match="naivemix and fedmix both mix batches; use one of them"):
-        configure(method="naivemix+fedmix")

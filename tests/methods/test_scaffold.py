@@ -12,7 +12,7 @@ from raysim.errors import InputError
 from raysim.methods.scaffold import path_length
 from raysim.models import build
 from raysim.rng import stream
-from tests.simulate import blobs, comparable, configure, simulate
+from tests.simulate import blobs, configure, simulate
 
 TWO = {"method": "scaffold", "clients": 2, "rounds": 3, "local_steps": 3, "lr": 0.1, "batch_size": 400, "beta": 1.0}
 
@@ -99,11 +99,6 @@ def test_parameters_that_stay_at_the_clients_are_not_corrected():
             assert not layout.view(c, name).any(), name
         elif name.endswith("weight"):  # batch-norm takes the biases before it out again
             assert layout.view(c, name).any(), name
-
-
-def test_the_number_of_workers_changes_nothing():
-    settings = {"method": "scaffold+fedprox", "active": 4}
-    assert comparable(simulate(runner=InProcess(3), **settings)) == comparable(simulate(**settings))
 
 
 def test_adam_is_refused():

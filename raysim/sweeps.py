@@ -1,0 +1,229 @@
+"""The papers' tables and ablations by name (`raysim sweep NAME`), each a grid of settings. Imports no method.
+
+Where a paper shows a figure without printing its points, the points are our reading.
+"""
+
+from dataclasses import dataclass, field
+
+Axis = dict[str, dict[str, object]]  # what a table calls a point -> its settings
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Every combination of the axes' points, on top of the base (which may name a preset)."""
+
+    about: str
+    base: dict[str, object]
+    axes: tuple[Axis, ...]
+    paper: dict[str, float] = field(default_factory=dict)  # row -> accuracy in %, where the paper prints it
+    seeds: tuple[int, ...] = ()  # as many as the paper has trials; none: the base's own
+
+
+def _methods(names: str) -> Axis:
+    return {name: {"method": name} for name in names.split()}
+
+
+def _values(key: str, *values: float | None) -> Axis:
+    name = key.rpartition(".")[2]
+    return {f"{name}={'none' if value is None else f'{value:g}'}": {key: value} for value in values}
+
+
+def _dirichlet(*betas: float) -> Axis:
+    return {f"dirichlet {beta:g}": {"partition": "dirichlet", "beta": beta} for beta in betas}
+
+
+def _classes(*counts: int) -> Axis:
+    return {f"classes {count}": {"partition": "classes", "classes_per_client": count} for count in counts}
+
+
+def _rows(methods: str, points: list[str], lines: str) -> dict[str, float]:
+    """A printed table: a line of figures for each method."""
+    figures = [line.split() for line in lines.strip().splitlines()]
+    return {
+        f"{method}, {point}": float(figure)
+        for method, line in zip(methods.split(), figures, strict=True)
+        for point, figure in zip(points, line, strict=True)
+    }
+
+
+# -- HFMDS-FL: CIFAR-10 with 2 classes per client, CIFAR-100 with 10, three trials -----------------------------------
+
+_HFMDS_METHODS = "fedavg fedprox moon fedgen fedmix fedgan fmds hfmds"
+_LOSSES = {
+    "L_C": {"hfmds.match": "none"},
+    "L_C + L_EFM": {"hfmds.mu": -0.5},
+    "L_C + L_FM": {"hfmds.mu": 0.0},
+    "L_C + L_HFM": {"hfmds.mu": 0.5},
+}
+
+
+def _hfmds(dataset: str, classes: int, losses: tuple[float, ...], figures: tuple[int, int, int]) -> dict[str, Sweep]:
+    preset = {"preset": f"hfmds-{dataset}"}
+    base = preset | {"partition": "classes", "classes_per_client": classes}
+    # α of the paper for FedGAN too; the preset has it for hfmds.
+    methods, seeds = _methods(_HFMDS_METHODS) | {"fedgan": {"method": "fedgan", "fedgan.alpha": 0.1}}, (0, 1, 2)
+    mu, clients, epochs = figures
+    return {
+        f"hfmds-table2-{dataset}": Sweep(
+            f"HFMDS-FL table 2 on {dataset}: eight methods, three partitions",
+            preset, (methods, _dirichlet(0.01, 0.05) | _classes(classes)), seeds=seeds,
+        ),
+        f"hfmds-table4-{dataset}": Sweep(
+            f"HFMDS-FL table 4 on {dataset}: the terms of the synthesis loss",
+            base, (_LOSSES,), dict(zip(_LOSSES, losses, strict=True)), seeds,
+        ),
+        f"hfmds-fig{mu}": Sweep(
+            f"HFMDS-FL fig. {mu}: how far features go beyond their prototype (μ), {dataset}",
+            base, (_values("hfmds.mu", 0.0, 0.25, 0.5, 1.0, 1.5, 2.0),), seeds=seeds,
+        ),
+        f"hfmds-fig{clients}": Sweep(
+            f"HFMDS-FL fig. {clients}: up to 100 clients, ten active, {dataset}",
+            base | {"active": 10}, (methods, _values("clients", 20, 50, 100)), seeds=seeds,
+        ),
+        f"hfmds-fig{epochs}": Sweep(
+            f"HFMDS-FL fig. {epochs}: local epochs, {dataset}",
+            base, (methods, _values("local_epochs", 1, 2, 5, 10)), seeds=seeds,
+        ),
+    }  # fmt: skip
+
+
+# -- FedPA: by the paper's formulas, and (-reference) by its authors' code, which keeps batch-norm at the clients ----
+
+_FEDPA_METHODS = "fedavg fedprox fedensemble fedgen fedhkd fedpa"
+_FEDPA_COLUMNS = {"mnist": _dirichlet(0.1, 1), "emnist": _dirichlet(0.1, 1), "fashion": _dirichlet(0.3, 1)}
+_REFERENCE = {
+    "fedavg": {"method": "fedbn"},
+    "fedprox": {"method": "fedprox+fedbn"},
+    "fedgen": {"method": "fedgen+fedbn"},
+    "fedhkd": {"method": "fedhkd+fedbn"},
+    "fedpa": {"method": "fedpa_reference+fedbn"},
+}
+_PARTICIPATION = {"C=0.1": {"active": 2}, "C=0.5": {"active": 10}, "C=0.8": {"active": 16}}
+_TABLE_III = "fedavg fedgen fedhkd fedpa"
+_TABLE_III_FIGURES = _rows(
+    _TABLE_III, list(_PARTICIPATION), "66.39 70.13 70.87\n 69.46 75.59 76.21\n 70.58 71.83 73.41\n 74.00 77.14 78.35"
+)
+_TABLE_IV = {"none": 70.94, "po": 75.21, "ge": 77.39, "ge + ad": 77.42, "ge + po": 78.85, "all": 78.93}
+
+
+def _terms(part: str) -> Axis:
+    """What FedPA's losses are without some of them."""
+    ge, po, ad = f"{part}.lambda_ge", f"{part}.lambda_po", f"{part}.gamma_ad"
+    return {
+        "none": {ge: 0.0, po: 0.0, ad: 0.0},
+        "po": {ge: 0.0, ad: 0.0},
+        "ge": {po: 0.0, ad: 0.0},
+        "ge + ad": {po: 0.0},
+        "ge + po": {ad: 0.0},
+        "all": {ge: 25.0},
+    }
+
+
+def _fedpa(suffix: str, methods: Axis, part: str, how: str) -> dict[str, Sweep]:
+    found = {
+        f"fedpa-table2-{dataset}{suffix}": Sweep(
+            f"FedPA table II on {dataset}{how}", {"preset": f"fedpa-{dataset}{suffix}"}, (methods, partitions)
+        )
+        for dataset, partitions in _FEDPA_COLUMNS.items()
+    }
+    emnist = {"preset": f"fedpa-emnist{suffix}"}
+    celeba = {"preset": f"fedpa-celeba{suffix}"}
+    some = {name: methods[name] for name in _TABLE_III.split()}
+    return found | {
+        f"fedpa-table2-celeba{suffix}": Sweep(f"FedPA table II on celeba{how}", celeba, (methods,)),
+        f"fedpa-table3{suffix}": Sweep(
+            f"FedPA table III: participation, EMNIST{how}", emnist, (some, _PARTICIPATION), _TABLE_III_FIGURES
+        ),
+        f"fedpa-table4{suffix}": Sweep(
+            f"FedPA table IV: without some of its terms, EMNIST{how}", emnist, (_terms(part),), _TABLE_IV
+        ),
+    }
+
+
+# -- FedDPMS: 10 clients, five trials (its table 2: three); every method with the VAE's encoder ----------------------
+
+_DPMS_METHODS = "fedavg fedprox fedmix moon feddpms"
+_DPMS_CLIENTS = {
+    f"{count} clients": {"clients": count, "active": count, "fraction": count / 100} for count in (10, 20, 30, 40, 50)
+}
+
+
+def _feddpms() -> dict[str, Sweep]:
+    found, methods, five = {}, _methods(_DPMS_METHODS), (0, 1, 2, 3, 4)
+    for dataset in ("fashion", "cifar10", "cifar100"):
+        base = {"preset": f"feddpms-{dataset}"}
+        found[f"feddpms-table1-{dataset}"] = Sweep(f"FedDPMS table 1 on {dataset}", base, (methods,), seeds=five)
+        found[f"feddpms-fig2-{dataset}"] = Sweep(
+            f"FedDPMS fig. 2: how uneven the clients are (β), {dataset}",
+            base, (methods, _dirichlet(0.1, 0.2, 0.3, 0.4, 0.5)), seeds=five,
+        )  # fmt: skip
+        found[f"feddpms-fig3-{dataset}"] = Sweep(
+            f"FedDPMS fig. 3: 15, 20 or 25 of 50 rounds before images are shared, {dataset}",
+            base, (_values("feddpms.first_stage", 0.3, 0.4, 0.5),), seeds=(0, 1, 2),
+        )  # fmt: skip
+    printed = """
+        18.81 24.01 27.38 28.42 30.66
+        18.44 24.08 27.80 29.14 30.81
+        18.20 23.65 26.76 28.77 30.45
+        18.71 23.75 27.07 29.12 30.95
+        23.01 26.95 29.40 30.61 32.08"""
+    found["feddpms-table2"] = Sweep(
+        "FedDPMS table 2: 10 to 50 clients on 10 to 50 % of CIFAR-100",
+        {"preset": "feddpms-cifar100"}, (methods, _DPMS_CLIENTS),
+        _rows(_DPMS_METHODS, list(_DPMS_CLIENTS), printed), (0, 1, 2),
+    )  # fmt: skip
+    return found
+
+
+# -- SDA-FL: 10 clients, ablations on FashionMNIST with 2 classes per client ----------------------------------------
+
+_SDA_METHODS = "fedavg fedprox scaffold naivemix fedmix sdafl"
+_SDA_USUAL = 86.87  # its table 1: what the ablations have where they change nothing
+
+
+def _sdafl() -> dict[str, Sweep]:
+    mixed = {"naivemix.mean_of": 9, "fedmix.mean_of": 9}
+    found = {
+        f"sdafl-table1-{dataset}": Sweep(
+            f"SDA-FL table 1 on {dataset}: six methods, 1, 2 or 3 classes per client",
+            {"preset": f"sdafl-{dataset}"} | mixed, (_methods(_SDA_METHODS), _classes(1, 2, 3)),
+        )
+        for dataset in ("mnist", "fashion", "cifar10", "svhn")
+    }  # fmt: skip
+    base = {"preset": "sdafl-fashion", "partition": "classes", "classes_per_client": 2}
+    for dataset, rounds, budgets in (
+        ("mnist", 30, (5.0, 10.0, 20.0, None)),
+        ("fashion", 30, (5.0, 10.0, 20.0, None)),
+        ("cifar10", 400, (50.0, 100.0, 200.0, None)),
+    ):
+        found[f"sdafl-fig3-{dataset}"] = Sweep(
+            f"SDA-FL fig. 3 (and 4, synthetic.png): the GANs' privacy budget, {dataset}",
+            base | {"preset": f"sdafl-{dataset}", "sdafl.gan_rounds": rounds},
+            (_values("sdafl.epsilon", *budgets),), seeds=(0, 1, 2),
+        )  # fmt: skip
+    ablations = {
+        5: ("updates at the server (the paper's ∞, no client training, is no setting)", "server_steps",
+            (0, 20, 50, 100), {50: _SDA_USUAL}, {}),
+        6: ("rounds in which labels are revised", "label_rounds", (2, 10, 20, None), {None: _SDA_USUAL}, {}),
+        7: ("rounds of GAN training", "gan_rounds", (10, 30, 50, 100, 200), {30: 83.76, 200: _SDA_USUAL}, {}),
+        8: ("samples the GANs are trained on, 30 rounds", "gan_samples", (1000, 2000, 3000, 6000), {},
+            {"sdafl.gan_rounds": 30}),
+        9: ("synthetic images", "pool", (2000, 10_000, 20_000, 40_000, 50_000), {2000: 85.44, 40_000: _SDA_USUAL}, {}),
+        10: ("weight of the real images (λ2)", "lambda_real", (0.25, 0.5, 0.75, 1.0, 2.0, 5.0), {1.0: _SDA_USUAL}, {}),
+        11: ("threshold of pseudo-labels (τ)", "threshold", (0.5, 0.7, 0.8, 0.95), {0.95: _SDA_USUAL}, {}),
+    }  # fmt: skip
+    for figure, (about, key, values, printed, further) in ablations.items():
+        axis = _values(f"sdafl.{key}", *values)
+        reported = {row: printed[value] for row, value in zip(axis, values, strict=True) if value in printed}
+        found[f"sdafl-fig{figure}"] = Sweep(f"SDA-FL fig. {figure}: {about}", base | further, (axis,), reported)
+    return found
+
+
+SWEEPS: dict[str, Sweep] = (
+    _hfmds("cifar10", 2, (52.08, 52.58, 52.86, 53.82), (6, 8, 10))
+    | _hfmds("cifar100", 10, (27.04, 28.03, 29.50, 29.73), (7, 9, 11))
+    | _fedpa("", _methods(_FEDPA_METHODS), "fedpa", "")
+    | _fedpa("-reference", _REFERENCE, "fedpa_reference", ", as its authors' code computes it")
+    | _feddpms()
+    | _sdafl()
+)

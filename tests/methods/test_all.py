@@ -1,0 +1,203 @@
+"""What every method must do: one hash whatever the actors, FedAvg's where its settings are neutral, and in pairs.
+
+Methods are found by name, so a new one is in these tests; what it needs to be quick and what makes it neutral stands in
+the two tables.
+"""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+import ray
+
+from raysim import methods
+from raysim.data import load
+from raysim.engine.in_process import InProcess
+from raysim.engine.places import ClientActor, ServerActor
+from raysim.engine.pool import Pool
+from raysim.errors import InputError
+from tests.simulate import comparable, configure, simulate
+
+TINY = {
+    "model": "small-cnn", "clients": 5, "active": 4, "rounds": 2, "batch_size": 5, "lr": 0.02, "eval_batch": 25,
+    "partition": "classes", "classes_per_client": 2, "seed": 1,
+}  # fmt: skip
+
+SMALL_GAN = {"pool": 20, "gan_rounds": 2, "gan_steps": 3, "gan_batch": 6, "width": 4, "noise": 8}
+
+# Settings that make a method quick and let it do all it does in few rounds.
+QUICK = {
+    "fedbn": {"evaluation": "clients"},
+    "feddpgan": {f"feddpgan.{key}": value for key, value in SMALL_GAN.items()},
+    "feddpms": {
+        "model": "feddpms-vae", "rounds": 4, "feddpms.first_stage": 0.25, "feddpms.quota": 3, "feddpms.tries": 3,
+        "feddpms.classes": 2, "feddpms.noise": 0.5,
+    },
+    "fedgan": {f"fedgan.{key}": value for key, value in SMALL_GAN.items()},
+    "fedgen": {"fedgen.gen_steps": 3},
+    "fedpa": {"fedpa.gen_steps": 3},
+    "fedpa_reference": {"fedpa_reference.gen_steps": 3},
+    "hfmds": {"hfmds.every": 2, "hfmds.steps": 2, "hfmds.per_client": 4},
+    "fmds": {"hfmds.every": 2, "hfmds.steps": 2, "hfmds.per_client": 4},
+    "fixmatch": {"labelled": 12, "unlabelled_batch": 8, "fixmatch.threshold": 0.1},
+    "mixup": {"labelled": 12, "unlabelled_batch": 8, "mixup.threshold": 0.1},
+    "sdafl": {"sdafl.server_steps": 2, "sdafl.threshold": 0.1, "sdafl.gan_slice": 1}
+    | {f"sdafl.{key}": value for key, value in SMALL_GAN.items()},
+}  # fmt: skip
+
+# Settings under which a method is FedAvg. Those that are not a part's FedAvg has too.
+NEUTRAL = {
+    "fedavg": {},
+    "fedbn": {"evaluation": "clients"},  # the model has no batch-norm
+    "feddpgan": {"feddpgan.pool": 0},
+    "feddpms": {"model": "feddpms-vae", "rounds": 2, "feddpms.vae_weight": 0, "feddpms.quota": 0},
+    "fedensemble": {"fedensemble.mode": "models", "fedensemble.models": 1},
+    "fedgan": {"fedgan.pool": 0},
+    "fedgen": {"fedgen.lambda_ge": 0},
+    "fedhkd": {"fedhkd.lambda_q": 0, "fedhkd.gamma_h": 0},
+    "fedmix": {"fedmix.ratio": 0},
+    "fedpa": {"fedpa.lambda_ge": 0, "fedpa.lambda_po": 0},
+    "fedpa_reference": {"fedpa_reference.lambda_ge": 0, "fedpa_reference.lambda_po": 0},
+    "fedprox": {"fedprox.mu": 0},
+    "fixmatch": {"labelled": 12, "unlabelled_batch": 8, "fixmatch.lambda_u": 0},
+    "fmds": {"hfmds.every": 100},
+    "hfmds": {"hfmds.every": 100},
+    "mixup": {"labelled": 12, "unlabelled_batch": 8, "mixup.beta": 0},
+    "moon": {"moon.mu": 0},
+    "naivemix": {"naivemix.ratio": 0},
+    "scaffold": {"rounds": 1},  # no setting turns it off, but the first round has nothing to correct
+    "sdafl": {"sdafl.pool": 0},
+}
+
+# What a method does by other settings in another way.
+VARIANTS = [("fedensemble", {"fedensemble.mode": "models", "fedensemble.models": 2})]
+
+# Pairs that make no sense, and why they say so.
+KINDS, GANS = "are kinds of one method; use one of them", "both train GANs; use one of them"
+MIXED = "both mix batches; use one of them|fedmix expands the whole loss of real batches"
+REFUSED = {
+    ("feddpgan", "fedgan"): KINDS,
+    ("feddpgan", "fedmix"): MIXED,
+    ("feddpgan", "sdafl"): GANS,
+    ("feddpms", "fedensemble"): "fedensemble has several models, feddpms one",
+    ("fedgan", "fedmix"): MIXED,
+    ("fedgan", "sdafl"): GANS,
+    ("fedmix", "fixmatch"): MIXED,
+    ("fedmix", "mixup"): MIXED,
+    ("fedmix", "sdafl"): MIXED,
+    ("mixup", "naivemix"): MIXED,
+    ("mixup", "sdafl"): MIXED,
+    ("fedbn", "fedensemble"): "fedensemble predicts for all clients, fedbn with what each one keeps",
+    ("fedgen", "fedpa"): KINDS,
+    ("fedgen", "fedpa_reference"): KINDS,
+    ("fedmix", "hfmds"): MIXED,
+    ("fedmix", "naivemix"): KINDS,
+    ("fedpa", "fedpa_reference"): KINDS,
+}
+
+PARTS = [name for name in methods.names() if name != "fedavg" and name not in methods.ALIASES]
+PAIRS = list(combinations(PARTS, 2))
+
+
+@pytest.fixture(scope="module")
+def shapes():
+    return load("shapes", train_size=120, test_size=50)
+
+
+def settings_of(*names: str, **settings) -> dict:
+    """A tiny run of these methods together."""
+    quick = {key: value for name in names for key, value in QUICK.get(name, {}).items()}
+    return TINY | {"method": "+".join(names)} | quick | settings
+
+
+class Standing:
+    """Places whose actors stay for the next run: a process that imports torch takes longer to start than all of it."""
+
+    def __init__(self, actors: int):
+        self.server = ServerActor.options(num_gpus=0).remote("builtins", "list", ())
+        self.actors = [ClientActor.options(num_gpus=0).remote("builtins", "list", ()) for _ in range(actors)]
+
+    def using(self, count: int) -> "Standing":
+        self.slot = dict.fromkeys(range(count), 0)
+        return self
+
+    def start_server(self, federation):
+        return self._host(self.server, "raysim.engine.server", "Server", federation)
+
+    def start_actor(self, actor: int, federation):
+        return self._host(self.actors[actor], "raysim.engine.worker", "Worker", federation)
+
+    def _host(self, actor, module: str, kind: str, federation):
+        """A new Worker or Server, as in an actor just started."""
+        ray.get(actor.__ray_call__.remote(lambda host, *anew: host.__init__(*anew), module, kind, federation))
+        return actor
+
+    def changes(self):
+        return {}, {}
+
+    def reserve(self) -> None:
+        pass
+
+
+class StandingPool(Pool):
+    def stop(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def standing(local_ray):
+    return Standing(4)
+
+
+@pytest.mark.parametrize(("method", "variant"), [*((name, {}) for name in methods.names()), *VARIANTS], ids=str)
+def test_one_hash_in_process_and_with_1_2_and_4_actors(method, variant, shapes, standing):
+    settings = settings_of(method, **variant)
+    config = configure(**settings)
+    expected = comparable(simulate(shapes, **settings))
+    for actors in (1, 2, 4):
+        pool = StandingPool(None, config)
+        pool.places = standing.using(actors)
+        assert comparable(simulate(shapes, runner=pool, **settings)) == expected, f"{actors} actors"
+
+
+@pytest.mark.parametrize("method", methods.names())
+def test_neutral_settings_give_fedavgs_hash(method, shapes):
+    """The model's hash, the server's state, and every round's figures but for operations that are done for later."""
+    neutral = NEUTRAL[method]
+    common = {key: value for key, value in neutral.items() if "." not in key}
+    average, same = simulate(shapes, **TINY | common), simulate(shapes, **settings_of(method) | neutral)
+    if method in ("fedensemble", "scaffold"):  # it rounds otherwise; it has sent what later rounds need
+        assert same.model_sha256 == average.model_sha256
+    else:
+        for line in (*same.history, *average.history):
+            del line["gflops"]
+        assert comparable(same)[:3] == comparable(average)[:3]
+    if neutral and not common:
+        assert simulate(shapes, **settings_of(method)).model_sha256 != average.model_sha256
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids="+".join)
+def test_a_pair_goes_together_or_is_refused_in_one_line(pair, shapes):
+    """Also the other way round."""
+    if pair in REFUSED:
+        for names in (pair, pair[::-1]):
+            with pytest.raises(InputError, match=REFUSED[pair]) as caught:
+                configure(**settings_of(*names))
+            assert "\n" not in str(caught.value)
+        return
+    line = simulate(shapes, **settings_of(*pair, rounds=1)).history[-1]
+    assert np.isfinite(line["loss"])
+    configure(**settings_of(*pair[::-1]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair not in REFUSED], ids="+".join)
+def test_a_pair_has_one_hash_and_every_part_does_its_work(pair, shapes):
+    """Three rounds, on one worker and on three; and without either part it is another run."""
+    settings = settings_of(*pair, rounds=3)
+    both = comparable(simulate(shapes, **settings))
+    assert comparable(simulate(shapes, runner=InProcess(3), **settings)) == both
+    common = {key: value for key, value in settings.items() if "." not in key and key != "method"}
+    for name in pair:
+        alone = simulate(shapes, **settings_of(name) | common)
+        assert name == "fedbn" or comparable(alone) != both  # the model has no batch-norm
