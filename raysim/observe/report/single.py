@@ -16,7 +16,7 @@ from raysim.observe.report.pairs import image_pairs
 # What a line of metrics.jsonl always has; the rest is what the method's parts tell.
 STANDARD = {
     "round", "accuracy", "loss", "train_loss", "terms", "clients", "seconds", "phases", "gflops", "bytes_up",
-    "bytes_down", "failures", "retries", "skipped",
+    "bytes_down", "shared_bytes", "failures", "retries", "skipped",
 }  # fmt: skip
 EVENTS = 200  # in the table
 GENERATOR = {
@@ -173,7 +173,9 @@ def _generator(page: Page, run: Run) -> None:
 def _further(page: Page, run: Run) -> None:
     """What the parts tell besides, a small chart each."""
     keys = {key for line in run.history for key, value in line.items() if isinstance(value, int | float)}
-    keys = sorted(key for key in keys - STANDARD - {"psnr"} if not key.startswith("generator."))
+    similar = {key for key in keys if key == "psnr" or key.endswith(".psnr")}  # drawn with the images, unless several
+    keys = sorted(key for key in keys - STANDARD - ({"psnr"} if len(similar) > 2 else similar)
+                  if not key.startswith("generator."))  # fmt: skip
     charts, once = [], []
     for key in keys:
         told = [line for line in run.history if line.get(key) is not None]
@@ -218,6 +220,8 @@ def _traffic(page: Page, run: Run) -> None:
     values["to clients"] = [line["bytes_down"] for line in run.history]
     said = "<p>What the method sends between clients and server: models and what its parts add, not Ray's traffic.</p>"
     chart = page.chart("Sent in a round", specs.bars(run.history, values, "bytes"))
+    if held := [line["shared_bytes"] for line in run.history if "shared_bytes" in line]:
+        said += f"<p>The shared dataset takes {bytes_text(held[-1])} of the object store.</p>"
     page.section("Traffic", said if chart else "", chart)
 
 
