@@ -5,6 +5,8 @@ import logging
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,8 +20,7 @@ from raysim.ending import end_now
 from raysim.engine.plan import Node
 from raysim.errors import RaysimError
 
-# Between looks at the head, and how many in a row may find nobody: together less than the 20 s after which Ray itself
-# ends a process without a word (engine/environment.py).
+# Between looks at the head, and how many in a row may find nobody: sooner than Ray itself ends a process without a word.
 HEAD_SECONDS, HEAD_MISSES = 4.0, 3
 
 # The nodes a run may use, and how much of each, as JSON: what `raysim compare` gives each of its runs.
@@ -48,10 +49,11 @@ def connected(metadata: dict[str, str] | None = None):
         os.environ |= worker_environment()
     on_terminate = signal.getsignal(signal.SIGTERM)  # ray.init puts its own there
     before = psutil.Process().children(recursive=True)
+    reaper = None if address else _start_reaper()
     try:
         try:
             ray.init(address=address or "local", **options)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except Exception as error:  # Ray raises all kinds, a bare Exception where its start takes too long
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             where = f"RAY_ADDRESS={address}" if address else "a local Ray"
             raise RaysimError(f"cannot connect to {where}: {reason}") from error
@@ -67,11 +69,19 @@ def connected(metadata: dict[str, str] | None = None):
     finally:
         started = [process for process in psutil.Process().children(recursive=True) if process not in before]
         ray.shutdown()
+        if reaper:
+            reaper.communicate(b".")
         # Interrupted while it starts, Ray leaves some of its processes behind.
         _, left = psutil.wait_procs(started, timeout=1)
         for process in left:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
+
+
+def _start_reaper() -> subprocess.Popen:
+    """In a session of its own: Ctrl-C is not for it."""
+    command = [sys.executable, "-m", "raysim.engine.reaper", str(os.getpid())]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
 
 
 def _watch_head(before: list[psutil.Process], over: threading.Event) -> None:

@@ -10,8 +10,5 @@ def secure_local_ray() -> None:
     Nothing is changed where a cluster is given (RAY_ADDRESS) or authentication was decided by the user.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    if "RAY_ADDRESS" not in os.environ:
-        # Seconds that Ray's agents look for their head before they end: where this process was killed it went with us.
-        os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "20")
     if "RAY_ADDRESS" not in os.environ and "RAY_AUTH_MODE" not in os.environ:
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}

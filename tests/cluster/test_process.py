@@ -50,6 +50,17 @@ def test_an_address_where_nobody_is(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_killed_run_takes_its_ray_along(tmp_path):
+    command = [sys.executable, "-u", "-m", "raysim", "run", "--rounds", "10000", "--train-size", "500", "--out", "run"]
+    with subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
+        next(line for line in process.stdout if line.startswith("round"))
+        family = psutil.Process(process.pid).children(recursive=True)
+        assert any("ray::DashboardAgent" in child.cmdline()[0] for child in family)
+        process.kill()
+    _, alive = psutil.wait_procs(family, timeout=40)  # without the reaper Ray's agents stay for 60 s
+    assert not alive
+
+
 @pytest.mark.parametrize(
     ("kind", "when"), [(signal.SIGINT, "training"), (signal.SIGTERM, "training"), (signal.SIGINT, "starting")]
 )
