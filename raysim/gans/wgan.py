@@ -61,6 +61,20 @@ class GanPart(Part):
         paper = sdafl_epsilon(privacy.noise_multiplier, privacy.rate, self.gan_steps, self.delta)
         return {"epsilon": privacy.epsilon(self.delta), "epsilon_paper": paper, "sigma": privacy.noise_multiplier}
 
+    def certificate(self, server):
+        """ε of the client whose images say most, beside the paper's; or why there is none."""
+        from raysim.privacy.figures import Figure
+
+        if (kept := server.state[self.name].get("privacy")) is None:
+            why = "no certificate: the critic's gradients are not clipped, so nothing bounds what one sample changes"
+            return [Figure("epsilon", None, note=why)]
+        note = f"δ {self.delta:g}, of the GAN's images alone; one sample added or removed, counts of labels public"
+        paper = f"by the paper's eq. 2: of one GAN round ({self.gan_steps} steps), not of all {self.gan_rounds}"
+        return [
+            Figure("epsilon", kept["epsilon"], note=note),
+            Figure("epsilon_paper", kept["epsilon_paper"], note=paper),
+        ]
+
     def note_privacy(self, server, told: list[dict]) -> None:
         """Keep and report the client's with the largest ε."""
         if self.epsilon is not None:

@@ -248,6 +248,20 @@ def test_a_private_run_reports_both_epsilons_and_gives_other_images(quick):
     assert "sdafl.epsilon" not in quick.history[0]
 
 
+def test_the_certificate_or_why_there_is_none():
+    pytest.importorskip("raysim.privacy.figures")
+    server = server_with()
+    (none,) = SDAFL().certificate(server)
+    assert none.value is None
+    assert none.note.startswith("no certificate: the critic's gradients are not clipped")
+    part = SDAFL(epsilon=3.0, gan_rounds=30)
+    part.note_privacy(server, [{"epsilon": 2.9, "epsilon_paper": 0.5, "sigma": 1.1},
+                               {"epsilon": 2.99, "epsilon_paper": 0.4, "sigma": 1.0}])  # fmt: skip
+    ours, paper = part.certificate(server)
+    assert (ours.value, paper.value) == (2.99, 0.4)  # the client's for whom it is largest
+    assert "one GAN round (90 steps), not of all 30" in paper.note
+
+
 def test_two_parts_with_gans_are_refused():
     with pytest.raises(InputError, match="sdafl and fedgan both train GANs; use one of them"):
         configure(method="sdafl+fedgan")
