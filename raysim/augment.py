@@ -91,9 +91,9 @@ def _contrast(x: Tensor, strength: Tensor) -> Tensor:
 
 def _equalise(x: Tensor, _: Tensor) -> Tensor:
     """Each value becomes the share of its channel's pixels up to it, counted from those above the lowest."""
-    flat = x.flatten(2)
+    flat = x.flatten(2).contiguous()
     ranked = flat.sort(2).values
-    upto = torch.searchsorted(ranked, flat.contiguous(), right=True).float()
+    upto = torch.searchsorted(ranked, flat, right=True).float()
     lowest = (flat == ranked[..., :1]).sum(2, keepdim=True).float()
     several = flat.shape[2] - lowest
     return torch.where(several > 0, (upto - lowest) / several.clamp(min=1), flat).view_as(x)

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from raysim.__main__ import main
 from raysim.augment import strong, weak
 from raysim.data.partition import partition
 from raysim.engine.client import Client, split_labelled
@@ -112,3 +113,19 @@ def test_the_number_of_workers_changes_nothing():
 def test_it_is_for_one_client_at_a_time():
     with pytest.raises(InputError, match="the loss of fixmatch is written for one client at a time"):
         configure(method="fixmatch", fuse=2)
+
+
+@pytest.mark.parametrize("method", ["fixmatch+mixup", "sdafl", "fedgan", "feddpgan"])
+def test_on_shapes_with_few_labels(method, tmp_path):
+    """Colour images, a network with convolutions, and everything a run writes."""
+    small = {"pool": 20, "gan-rounds": 1, "gan-steps": 2, "gan-batch": 4, "width": 2, "noise": 4}
+    gan = (
+        [word for key, value in small.items() for word in (f"--{method}.{key}", str(value))]
+        if "+" not in method
+        else []
+    )
+    words = ["--dataset", "shapes", "--model", "small-cnn", "--clients", "3", "--rounds", "2", "--train-size", "60"]
+    words += ["--test-size", "20", "--labelled", "8", "--unlabelled-batch", "6", "--in-process"]
+    assert main(["run", "--method", method, *words, *gan, "--out", str(tmp_path / "run")]) == 0
+    assert (tmp_path / "run" / "report.html").exists()
+    assert (tmp_path / "run" / "synthetic.parquet").exists() == bool(gan)
