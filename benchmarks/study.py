@@ -99,6 +99,7 @@ STUDIES = {
         "FedAvg, seed 1": SDAFL | FEDAVG | {"seed": 1},
         "SDA-FL, labels forgotten, seed 0": SDAFL | {"sdafl.forget": True},
         "FedGAN, seed 0": SDAFL | FEDGAN,
+        "50 labels: SDA-FL": FEW_LABELS,
         "50 labels: FedAvg": FEW_LABELS | FEDAVG,
         "50 labels: Mixup": FEW_LABELS | {"method": "mixup"},
         "50 labels: FixMatch": FEW_LABELS | DIGITS | {"method": "fixmatch"},
