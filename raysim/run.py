@@ -197,7 +197,6 @@ def summarise(config: RunConfig, result: Result) -> dict:
         "server_state_sha256": result.server_state_sha256,
         "synthetic_sha256": synthetic[0] if synthetic else None,
         "psnr": similarities[-1] if similarities else None,
-        "psnr_nearest": next((line["psnr_nearest"] for line in result.history if "psnr_nearest" in line), None),
         "gflops_per_client_round": gflops_per_round(result.history),
         "bytes_up": sum(line["bytes_up"] for line in result.history),
         "bytes_down": sum(line["bytes_down"] for line in result.history),

@@ -9,11 +9,8 @@ from raysim.engine.shared import make_table
 from raysim.engine.tensors import to_device
 from raysim.gans.wgan import Gan, GanPart, to_normalised, to_unit
 from raysim.methods.base import Upload
-from raysim.privacy.psnr import nearest_psnr
 from raysim.pseudo import UNLABELLED
 from raysim.settings import setting
-
-MEASURED = 200  # images of each client that are compared with its real ones
 
 
 @dataclass(frozen=True)
@@ -49,8 +46,7 @@ class ClientGans(GanPart):
         first, last = (self.pool * k // client.config.clients for k in (client.id, client.id + 1))
         made = gan.sample(pixels.new_empty(last - first, 0), client.stream(f"{self.name}/pool"))
         made = to_normalised(made, client.mean, client.std)
-        told = {"psnr": nearest_psnr(client.pixels(made[:MEASURED]), pixels)}
-        return Upload(each={"images": made}, told=told | self.told(privacy))
+        return Upload(each={"images": made}, told=self.told(privacy))
 
     def receive(self, server, replies):
         if not replies.each:
@@ -60,5 +56,4 @@ class ClientGans(GanPart):
         unlabelled = np.full(len(images), UNLABELLED, np.int16)
         server.share(self.name, make_table(images, unlabelled, owners, np.full(len(images), server.t)))
         server.state[self.name]["labels"] = to_device(unlabelled, server.device)
-        server.metrics["psnr_nearest"] = float(np.concatenate([s["psnr"] for _, s in replies.each]).mean(dtype=float))
         self.note_privacy(server, [sent for _, sent in replies.each])

@@ -16,6 +16,7 @@ from raysim.methods.base import Part
 from raysim.models.gan import build_gan
 from raysim.optimizers import Adam, fresh_moments
 from raysim.privacy.dpsgd import Privacy, private_gradient, sdafl_epsilon
+from raysim.privacy.figures import Figure
 from raysim.settings import setting
 
 BETAS = (0.0, 0.9)  # of Adam, as in WGAN-GP
@@ -61,10 +62,8 @@ class GanPart(Part):
         paper = sdafl_epsilon(privacy.noise_multiplier, privacy.rate, self.gan_steps, self.delta)
         return {"epsilon": privacy.epsilon(self.delta), "epsilon_paper": paper, "sigma": privacy.noise_multiplier}
 
-    def certificate(self, server):
+    def certificate(self, server) -> list[Figure]:
         """ε of the client whose images say most, beside the paper's; or why there is none."""
-        from raysim.privacy.figures import Figure
-
         if (kept := server.state[self.name].get("privacy")) is None:
             why = "no certificate: the critic's gradients are not clipped, so nothing bounds what one sample changes"
             return [Figure("epsilon", None, note=why)]

@@ -7,14 +7,11 @@ import torch
 from torch.nn import functional as F
 
 from raysim.engine.fused import cross_entropies, pad
-from raysim.engine.shared import SERVER, images_of, make_table
-from raysim.engine.tensors import to_device, to_host
+from raysim.engine.shared import SERVER, make_table
+from raysim.engine.tensors import to_host
 from raysim.gans.wgan import Gan, GanPart, to_normalised, to_unit
 from raysim.methods.base import Upload
-from raysim.privacy.psnr import nearest_psnr
 from raysim.settings import setting
-
-MEASURED = 500  # images that are compared with all real ones
 
 
 @dataclass(frozen=True)
@@ -23,7 +20,7 @@ class FedGAN(GanPart):
 
     alpha: float = setting(0.5, "weight of the real data, not the synthetic (as in HFMDS-FL)", minimum=0, maximum=1)
 
-    # -- before the first round: GAN rounds, then images, and a last pass in which clients look at them --------------
+    # -- before the first round: rounds of the GAN, then images ----------------------------------------------------
 
     def setup(self, server):
         if self.pool:
@@ -33,13 +30,13 @@ class FedGAN(GanPart):
             del server.state[self.name]["adam"]  # the clients' are fresh in every round
 
     def exchange(self, server, t, i):
-        return "all" if self.pool and t == 1 and i <= self.gan_rounds else None
+        return "all" if self.pool and t == 1 and i < self.gan_rounds else None
 
     def broadcast(self, server):
         return {key: value for key, value in server.state[self.name].items() if key != "privacy"}
 
     def reply(self, clients):
-        return [self.measured(c) if c.shared.get(self.name) is not None else self.trained(c) for c in clients]
+        return [self.trained(client) for client in clients]
 
     def trained(self, client) -> Upload:
         """A round of the GAN at a client; weights and counts of labels add up to the average."""
@@ -47,27 +44,21 @@ class FedGAN(GanPart):
         gan = Gan(self, client.x.shape[1:], client.classes, client.y.device, state)
         labels = F.one_hot(client.y, client.classes).float()
         draw = client.stream(f"{self.name}/gan/{gan.done}")
-        gan.train(to_unit(client.pixels(client.x)), labels, self.gan_steps, draw, self.privacy(client.samples))
+        privacy = self.privacy(client.samples)
+        gan.train(to_unit(client.pixels(client.x)), labels, self.gan_steps, draw, privacy)
         weight = float(client.samples) if client.config.weighting == "samples" else 1.0
         total = {"generator": weight * gan.generator.weights, "critic": weight * gan.critic.weights}
-        return Upload(sum=total | {"weight": labels.new_tensor([weight]), "counts": labels.sum(0)})
-
-    def measured(self, client) -> Upload:
-        made = to_device(images_of(client.shared[self.name])[:MEASURED], client.y.device)
-        told = {"psnr": nearest_psnr(client.pixels(made), client.pixels(client.x))}
-        return Upload(told=told | self.told(self.privacy(client.samples)))
+        told = self.told(privacy) if gan.done == self.gan_rounds * self.gan_steps else {}
+        return Upload(sum=total | {"weight": labels.new_tensor([weight]), "counts": labels.sum(0)}, told=told)
 
     def receive(self, server, replies):
-        if replies.sum:
-            held, weight = server.state[self.name], replies.sum["weight"]
-            held |= {name: replies.sum[name] / weight for name in ("generator", "critic")}
-            held["done"] += self.gan_steps
-            if held["done"] == self.gan_rounds * self.gan_steps:
-                self.share_images(server, replies.sum["counts"])
-        elif replies.each:
-            # The nearest real image of all is that of the client whose nearest is most alike.
-            nearest = np.stack([sent["psnr"] for _, sent in replies.each]).max(0)
-            server.metrics["psnr_nearest"] = float(nearest.mean(dtype=float))
+        if not replies.sum:
+            return  # every client was skipped
+        held, weight = server.state[self.name], replies.sum["weight"]
+        held |= {name: replies.sum[name] / weight for name in ("generator", "critic")}
+        held["done"] += self.gan_steps
+        if held["done"] == self.gan_rounds * self.gan_steps:
+            self.share_images(server, replies.sum["counts"])
             self.note_privacy(server, [sent for _, sent in replies.each])
 
     def share_images(self, server, counts) -> None:

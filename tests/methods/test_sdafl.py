@@ -249,7 +249,6 @@ def test_a_private_run_reports_both_epsilons_and_gives_other_images(quick):
 
 
 def test_the_certificate_or_why_there_is_none():
-    pytest.importorskip("raysim.privacy.figures")
     server = server_with()
     (none,) = SDAFL().certificate(server)
     assert none.value is None
