@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from raysim.engine.fused import cross_entropies, pad
+from raysim.engine.fused import shared_cross_entropies
 from raysim.engine.shared import SERVER, make_table
 from raysim.engine.tensors import to_host
 from raysim.gans.wgan import Gan, GanPart, to_normalised, to_unit
@@ -94,7 +94,5 @@ class FedGAN(GanPart):
         held = [client.scratch[self.name] for client in clients]
         if held[0]["table"] is None or self.alpha == 1:  # the table is shared: all have it or none
             return None
-        sizes = (step.real_share > 0).sum(1).tolist()
-        drawn = [c.draw_shared(now["table"], now["draw"], n) for c, now, n in zip(clients, held, sizes, strict=True)]
-        x, y, share = pad(drawn)
-        return (1 - self.alpha) * cross_entropies(step.model.head(step.model.features(x, share)), y, share)
+        draws = [now["draw"] for now in held]
+        return (1 - self.alpha) * shared_cross_entropies(step, clients, held[0]["table"], draws)
