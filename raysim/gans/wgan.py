@@ -60,7 +60,7 @@ class GanPart(Part):
         if privacy is None:
             return {}
         paper = sdafl_epsilon(privacy.noise_multiplier, privacy.rate, self.gan_steps, self.delta)
-        return {"epsilon": privacy.epsilon(self.delta), "epsilon_paper": paper, "sigma": privacy.noise_multiplier}
+        return {"epsilon": privacy.epsilon(self.delta), "paper_epsilon": paper, "sigma": privacy.noise_multiplier}
 
     def certificate(self, server) -> list[Figure]:
         """ε of the client whose images say most, beside the paper's; or why there is none."""
@@ -71,14 +71,14 @@ class GanPart(Part):
         paper = f"by the paper's eq. 2: of one GAN round ({self.gan_steps} steps), not of all {self.gan_rounds}"
         return [
             Figure("epsilon", kept["epsilon"], note=note),
-            Figure("epsilon_paper", kept["epsilon_paper"], note=paper),
+            Figure("paper_epsilon", kept["paper_epsilon"], note=paper),
         ]
 
     def note_privacy(self, server, told: list[dict]) -> None:
         """Keep and report the client's with the largest ε."""
         if self.epsilon is not None:
             worst = max(told, key=lambda one: one["epsilon"])
-            kept = {key: float(worst[key]) for key in ("epsilon", "epsilon_paper", "sigma")}
+            kept = {key: float(worst[key]) for key in ("epsilon", "paper_epsilon", "sigma")}
             server.state[self.name]["privacy"] = kept
             server.metrics |= {f"{self.name}.{key}": value for key, value in kept.items()}
 

@@ -243,7 +243,7 @@ def test_a_private_run_reports_both_epsilons_and_gives_other_images(quick):
     private = simulate(**QUICK, **{"sdafl.epsilon": 8.0, "rounds": 1})
     line = private.history[0]
     assert 7.5 < line["sdafl.epsilon"] <= 8
-    assert line["sdafl.epsilon_paper"] > 0
+    assert line["sdafl.paper_epsilon"] > 0
     assert not np.array_equal(images_of(private.shared["sdafl"]), images_of(quick.shared["sdafl"]))
     assert "sdafl.epsilon" not in quick.history[0]
 
@@ -254,8 +254,8 @@ def test_the_certificate_or_why_there_is_none():
     assert none.value is None
     assert none.note.startswith("no certificate: the critic's gradients are not clipped")
     part = SDAFL(epsilon=3.0, gan_rounds=30)
-    part.note_privacy(server, [{"epsilon": 2.9, "epsilon_paper": 0.5, "sigma": 1.1},
-                               {"epsilon": 2.99, "epsilon_paper": 0.4, "sigma": 1.0}])  # fmt: skip
+    part.note_privacy(server, [{"epsilon": 2.9, "paper_epsilon": 0.5, "sigma": 1.1},
+                               {"epsilon": 2.99, "paper_epsilon": 0.4, "sigma": 1.0}])  # fmt: skip
     ours, paper = part.certificate(server)
     assert (ours.value, paper.value) == (2.99, 0.4)  # the client's for whom it is largest
     assert "one GAN round (90 steps), not of all 30" in paper.note
