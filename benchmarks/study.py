@@ -98,6 +98,7 @@ STUDIES = {
         "FedAvg, seed 0": SDAFL | FEDAVG,
         "FedAvg, seed 1": SDAFL | FEDAVG | {"seed": 1},
         "SDA-FL, labels forgotten, seed 0": SDAFL | {"sdafl.forget": True},
+        "SDA-FL, ε 10, seed 0": SDAFL | {"sdafl.epsilon": 10},
         "FedGAN, seed 0": SDAFL | FEDGAN,
         "50 labels: SDA-FL": FEW_LABELS,
         "50 labels: FedAvg": FEW_LABELS | FEDAVG,
