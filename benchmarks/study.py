@@ -29,6 +29,12 @@ MAIN = {
     "preset": "hfmds-100clients", "rounds": 19, "tsne": 0, "test-size": 2_000,
     "hfmds.alpha": 0.5, "fedpa.lambda-ge": 0.5, "fedpa.lambda-po": 0.01,
 }  # fmt: skip
+# SDA-FL's GANs and FedGAN's one are of the same size and trained as long.
+SDAFL = {"preset": "sdafl-mnist-small"}
+GAN = {"pool": 2000, "gan-rounds": 6, "gan-steps": 50, "gan-batch": 32, "gan-lr": 1e-3, "critic-steps": 2, "width": 12}
+FEDGAN = {"method": "fedgan", "fedgan.noise": 32} | {f"fedgan.{key}": value for key, value in GAN.items()}
+FEW_LABELS = SDAFL | TWO | {"labelled": 50, "batch-size": 16, "unlabelled-batch": 32}
+DIGITS = {"fixmatch.flip": False}
 
 STUDIES = {
     "cifar10": {
@@ -86,6 +92,20 @@ STUDIES = {
         for seed in (3, 4, 5)
         for name, preset in (("FedAvg", "fedavg"), ("FedPA", "fedpa"))
     },
+    "sdafl-mnist": {
+        "SDA-FL, seed 0": SDAFL,
+        "SDA-FL, seed 1": SDAFL | {"seed": 1},
+        "FedAvg, seed 0": SDAFL | FEDAVG,
+        "FedAvg, seed 1": SDAFL | FEDAVG | {"seed": 1},
+        "SDA-FL, labels forgotten, seed 0": SDAFL | {"sdafl.forget": True},
+        "SDA-FL, ε 10, seed 0": SDAFL | {"sdafl.epsilon": 10},
+        "FedGAN, seed 0": SDAFL | FEDGAN,
+        "50 labels: SDA-FL": FEW_LABELS,
+        "50 labels: FedAvg": FEW_LABELS | FEDAVG,
+        "50 labels: Mixup": FEW_LABELS | {"method": "mixup"},
+        "50 labels: FixMatch": FEW_LABELS | DIGITS | {"method": "fixmatch"},
+        "50 labels: FixMatch+Mixup": FEW_LABELS | DIGITS | {"method": "fixmatch+mixup"},
+    },
 }
 
 
@@ -102,11 +122,16 @@ def run(out: Path, settings: dict[str, object]) -> None:
         subprocess.run(command, stdout=log, stderr=log, check=True)
 
 
+def nearest_psnr(summary: dict) -> float | None:
+    """Of a GAN's images, with the nearest real ones."""
+    return next((value for key, value in summary.get("privacy", {}).items() if key.endswith("psnr_nearest")), None)
+
+
 def row(name: str, out: Path) -> str:
     """A finished run as a line of the table."""
     summary = json.loads((out / "summary.json").read_text())
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    last, psnr = [100 * line["accuracy"] for line in lines[-WINDOW:]], summary["psnr"]
+    last, psnr = [100 * line["accuracy"] for line in lines[-WINDOW:]], summary["psnr"] or nearest_psnr(summary)
     gflops = summary.get("gflops_per_client_round") or {}
     cells = [
         name,

@@ -35,6 +35,10 @@ class RunConfig:
     beta: float = setting(0.5, "concentration of the Dirichlet partition", above=0)
     classes_per_client: int = setting(2, "classes each client has in the classes partition", minimum=1)
     table: str | None = setting(None, "CSV of client × class counts for the table partition, or covid19")
+    labelled: int | None = setting(
+        None, "labelled samples of each client, stratified; the others go without labels; none: all", minimum=1
+    )
+    unlabelled_batch: int = setting(64, "unlabelled samples per local step, in methods that use them", minimum=1)
 
     rounds: int = setting(50, "communication rounds", minimum=1)
     seed: int = setting(0, "of everything random", minimum=0)

@@ -48,6 +48,18 @@ _FEDDPMS_PAPER = {
     "feddpms.classes": 3, "feddpms.quota": 200, "feddpms.tries": 200, "feddpms.noise": 2.0,
 }  # fmt: skip
 _FEDDPMS_CIFAR100 = _FEDDPMS_PAPER | {"dataset": "cifar100", "model": "feddpms-cifar-vae", "feddpms.classes": 10}
+# SDA-FL, appendix A (table 3). One class per client is the first third of its table 1: --classes-per-client 2 or 3 are
+# the others. Momentum is not mentioned; nor are the GAN's width, noise and learning rate, which are WGAN-GP's usual.
+_SDAFL_PAPER = {
+    "method": "sdafl", "model": "hfmds-cnn", "clients": 10, "rounds": 200, "weighting": "uniform", "batch_size": 64,
+    "local_steps": 90, "lr": 0.03, "momentum": 0.0, "partition": "classes", "classes_per_client": 1,
+    "sdafl.pool": 40_000, "sdafl.gan_rounds": 200, "sdafl.gan_steps": 90, "sdafl.server_steps": 50,
+    "sdafl.lambda_real": 1.0, "sdafl.threshold": 0.95,
+}  # fmt: skip
+_SDAFL_CIFAR10 = {"sdafl.gan_rounds": 400, "sdafl.server_steps": 10, "sdafl.lambda_real": 0.0, "model": "resnet18"}
+# Two classes per client, 50 labelled samples, 16 of them and 64 others in a step. Baselines are the same preset with
+# --method mixup, fixmatch or fixmatch+mixup, and --local-steps 40.
+_SDAFL_SEMI = {"classes_per_client": 2, "labelled": 50, "unlabelled_batch": 64, "batch_size": 16, "local_steps": 35}
 
 PRESETS: dict[str, Preset] = {
     "hfmds-100clients": Preset(
@@ -106,6 +118,65 @@ PRESETS: dict[str, Preset] = {
         {"method": "fedpa_reference+fedbn", "dataset": "celeba"}
         | _FEDPA_REFERENCE
         | {"model": "fedpa-celeba-cnn", "partition": "iid", "image_size": 84, "fedpa_reference.noise": 30},
+    ),
+    "sdafl-mnist": Preset("SDA-FL table 1, MNIST, one class per client", {"dataset": "mnist"} | _SDAFL_PAPER),
+    "sdafl-fashion": Preset(
+        "SDA-FL table 1, FashionMNIST, one class per client", {"dataset": "fashion_mnist"} | _SDAFL_PAPER
+    ),
+    "sdafl-cifar10": Preset(
+        "SDA-FL table 1, CIFAR-10, one class per client", {"dataset": "cifar10"} | _SDAFL_PAPER | _SDAFL_CIFAR10
+    ),
+    "sdafl-svhn": Preset(
+        "SDA-FL table 1, SVHN, one class per client", {"dataset": "svhn"} | _SDAFL_PAPER | {"model": "resnet18"}
+    ),
+    "sdafl-covid19": Preset(
+        "SDA-FL table 6: --dataset FOLDER of X-rays whose classes sort as normal, covid, pneumonia (64×64 by us)",
+        _SDAFL_PAPER
+        | {
+            "model": "resnet18", "clients": 6, "partition": "table", "table": "covid19", "image_size": 64,
+            "local_steps": 30, "sdafl.server_steps": 10, "sdafl.gan_rounds": 50,
+        },
+    ),
+    "sdafl-mnist-semi": Preset(
+        "SDA-FL figure 2, MNIST, 50 labels per client (baselines: --method mixup, fixmatch, and --fixmatch.flip false)",
+        {"dataset": "mnist"} | _SDAFL_PAPER | _SDAFL_SEMI,
+    ),
+    "sdafl-fashion-semi": Preset(
+        "SDA-FL figure 2, FashionMNIST, 50 labels per client (baselines: --method mixup, fixmatch, fixmatch+mixup)",
+        {"dataset": "fashion_mnist"} | _SDAFL_PAPER | _SDAFL_SEMI,
+    ),
+    "sdafl-cifar10-semi": Preset(
+        "SDA-FL figure 2, CIFAR-10, 50 labels per client (baselines: --method mixup, fixmatch, fixmatch+mixup)",
+        {"dataset": "cifar10"}
+        | _SDAFL_PAPER
+        | _SDAFL_CIFAR10
+        | _SDAFL_SEMI
+        | {"local_steps": 39, "sdafl.server_steps": 0},
+    ),
+    "sdafl-mnist-private": Preset(
+        "SDA-FL figure 3, MNIST, two classes per client, ε 5 over 30 GAN rounds",
+        {"dataset": "mnist"} | _SDAFL_PAPER | {"classes_per_client": 2, "sdafl.gan_rounds": 30, "sdafl.epsilon": 5.0},
+    ),
+    "sdafl-fashion-private": Preset(
+        "SDA-FL figure 3, FashionMNIST, two classes per client, ε 5 over 30 GAN rounds",
+        {"dataset": "fashion_mnist"}
+        | _SDAFL_PAPER
+        | {"classes_per_client": 2, "sdafl.gan_rounds": 30, "sdafl.epsilon": 5.0},
+    ),
+    "sdafl-cifar10-private": Preset(
+        "SDA-FL figure 3, CIFAR-10, two classes per client, ε 50 over 400 GAN rounds",
+        {"dataset": "cifar10"} | _SDAFL_PAPER | _SDAFL_CIFAR10 | {"classes_per_client": 2, "sdafl.epsilon": 50.0},
+    ),
+    "sdafl-mnist-small": Preset(
+        "SDA-FL on a tenth of MNIST, one class per client, GANs of 300 steps: minutes on a CPU (docs/results.md)",
+        {
+            "method": "sdafl", "dataset": "mnist", "train_size": 6000, "test_size": 2000, "model": "small-cnn",
+            "clients": 10, "rounds": 20, "weighting": "uniform", "batch_size": 32, "local_steps": 20, "lr": 0.05,
+            "momentum": 0.0, "partition": "classes", "classes_per_client": 1,
+            "sdafl.pool": 2000, "sdafl.gan_rounds": 6, "sdafl.gan_steps": 50, "sdafl.gan_slice": 1,
+            "sdafl.gan_batch": 32, "sdafl.gan_lr": 1e-3, "sdafl.critic_steps": 2, "sdafl.width": 12,
+            "sdafl.noise": 32, "sdafl.server_steps": 30,
+        },
     ),
     "fedavg-cifar10": Preset(
         "FedAvg as compared in HFMDS-FL table 2, CIFAR-10 (rounds and active clients are our reading)",

@@ -37,6 +37,7 @@ class Checkpoint:
     states: list[list[tuple[int, dict]]] = field(default_factory=list)  # clients with their states, file by file
     shared: dict[str, tuple[int, pa.Table]] = field(default_factory=dict)  # part -> round it is from, table
     metrics: str = ""  # the digest of the rounds' lines
+    begun: dict | None = None  # what was done of the round after it, where that is between two exchanges
 
 
 def pack(tree, tensors: dict[str, np.ndarray], at: str):
@@ -88,19 +89,24 @@ class Checkpoints:
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def save(
-        self, t: int, server: dict, states: dict[int, dict], shared: dict[str, tuple[int, pa.Table]], metrics: str = ""
-    ) -> None:
-        """After round t: the server's tree, states that changed, part -> (round it is from, table), metrics' digest."""
+        self, t: int, server: dict, states: dict[int, dict], shared: dict[str, tuple[int, pa.Table]], metrics: str = "",
+        begun: dict | None = None,
+    ) -> None:  # fmt: skip
+        """After round t: the server's tree, states that changed, part -> (round it is from, table), metrics' digest.
+
+        `begun` is what the simulation knows of the round after it, if that is in its exchanges.
+        """
         if not self.kept:
             with writing(self.folder):
                 self.folder.mkdir(exist_ok=True)
             sync(self.folder.parent)
         files, where, tables = dict(self.files), dict(self.where), dict(self.shared)
         tensors: dict[str, np.ndarray] = {}
-        packed_server, server_file = pack(server, tensors, "server"), f"server-{t:05d}.safetensors"
+        stamp = f"{t:05d}" if begun is None else f"{t:05d}-{sum(begun['passes'].values()):05d}"
+        packed_server, server_file = pack(server, tensors, "server"), f"server-{stamp}.safetensors"
         files[server_file] = self._write(server_file, save(tensors))
         if states:
-            name, tensors = f"states-{t:05d}.safetensors", {}
+            name, tensors = f"states-{stamp}.safetensors", {}
             where |= {client: [name, pack(state, tensors, str(client))] for client, state in states.items()}
             files[name] = self._write(name, save(tensors))
         for part, (made, table) in shared.items():
@@ -111,6 +117,7 @@ class Checkpoints:
         used = sorted({server_file, *(name for name, _ in where.values()), *tables.values()})
         manifest = {
             "round": t,
+            "begun": begun,
             "identity": self.identity,
             "files": {name: files[name] for name in used},
             "server": packed_server,
@@ -118,7 +125,7 @@ class Checkpoints:
             "shared": tables,
             "metrics": metrics,
         }
-        name, text = f"round-{t:05d}.json", json.dumps(manifest)
+        name, text = f"round-{stamp}.json", json.dumps(manifest)
         # Without power a file whose folder was not synced may be gone, however well it was synced itself: so the files
         # come before the manifest that counts on them, and the manifest before what it replaces is removed.
         sync(self.folder)
@@ -154,7 +161,7 @@ class Checkpoints:
         """The newest whole checkpoint, or None; `refuse` is told of each damaged one that was passed over."""
         self._forget()
         manifests = self.folder.glob("round-*.json")
-        for path in sorted(manifests, key=lambda path: (len(path.name), path.name), reverse=True):
+        for path in sorted(manifests, key=_when, reverse=True):
             try:
                 return self._read(path)
             except Damaged as damage:
@@ -185,10 +192,11 @@ class Checkpoints:
         self.kept = [{path.name, *self.files}]
         return Checkpoint(
             manifest["round"],
-            unpack(manifest["server"], tensors[f"server-{manifest['round']:05d}.safetensors"]),
+            unpack(manifest["server"], tensors[path.name.replace("round", "server").replace("json", "safetensors")]),
             list(by_file.values()),
             {part: (_made(name), tables[name]) for part, name in self.shared.items()},
             manifest["metrics"],
+            manifest["begun"],
         )
 
     def _content(self, name: str) -> bytes:
@@ -200,6 +208,11 @@ class Checkpoints:
 
 def _sha(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def _when(manifest: Path) -> list[int]:
+    """Its round, and the passes done of the one after it."""
+    return [int(number) if number.isdigit() else -1 for number in manifest.stem.split("-")[1:]]
 
 
 def _made(name: str) -> int:

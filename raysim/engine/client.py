@@ -64,6 +64,7 @@ class Client:
     mean: torch.Tensor | None = None  # of the normalisation, per channel, in 0..255
     std: torch.Tensor | None = None
     had_state: bool = False  # at the start of this pass
+    unlabelled: torch.Tensor | None = None  # with --labelled: its images without labels, which are not in x
     scratch: dict[str, dict] = field(default_factory=dict)  # part -> what it needs within this pass
     forward: Callable = field(default=lambda *inputs: forward(*inputs))  # the local step's, perhaps compiled
 
@@ -123,6 +124,18 @@ class Client:
         """All its images with their labels, in evaluation batches."""
         size = self.config.eval_batch
         return zip(self.x.split(size), self.y.split(size), strict=True)
+
+
+def split_labelled(
+    x: torch.Tensor, y: torch.Tensor, count: int, seed: int, client_id: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A client's labelled images, their labels, and its images without: the same in every round."""
+    from raysim.data.dataset import keep_stratified  # here: most runs' actors do without
+
+    labels = y.cpu().numpy()
+    kept = keep_stratified(labels, min(count, len(labels)), stream(seed, "labelled", client=client_id))
+    rows, others = (torch.from_numpy(r).to(y.device) for r in (kept, np.setdiff1d(np.arange(len(labels)), kept)))
+    return x[rows], y[rows], x[others]
 
 
 def initial_model(federation: Federation, device: torch.device) -> FlatModel:

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from raysim.engine.client import initial_model, shared_rows
 from raysim.engine.messages import LOSS_BITS, Broadcast
+from raysim.engine.shared import column
 from raysim.engine.tensors import to_device, to_host
 from raysim.methods.base import overrides
 from raysim.privacy.attacks import Attacks
@@ -66,9 +67,11 @@ class Evaluation:
         kinds = {"real": tuple(torch.cat(column) for column in zip(*real, strict=True))}
         self.model.load(self.weights[0])
         for name, table in self.shared.items():
-            rows = stream(self.config.seed, "features", broadcast.t).permutation(table.num_rows)[:count]
-            x, y = shared_rows(table, rows, self.device)
-            kinds[f"synthetic ({name})"] = self.model.module.features(x), y.argmax(1) if y.ndim == 2 else y
+            labelled = np.flatnonzero(column(table, "label") >= 0)  # pseudo-labels may be missing
+            rows = stream(self.config.seed, "features", broadcast.t).permutation(labelled)[:count]
+            if len(rows):
+                x, y = shared_rows(table, rows, self.device)
+                kinds[f"synthetic ({name})"] = self.model.module.features(x), y.argmax(1) if y.ndim == 2 else y
         return to_host(kinds)
 
     @torch.no_grad()

@@ -117,6 +117,14 @@ def cross_entropies(logits: torch.Tensor, labels: torch.Tensor, share: torch.Ten
     return (losses.view_as(share) * share).sum(1)
 
 
+def shared_cross_entropies(step: FusedStep, clients: list[Client], table, draws: list) -> torch.Tensor:
+    """Each client's, on as many random images of a shared dataset as it has real ones in this step."""
+    sizes = (step.real_share > 0).sum(1).tolist()
+    drawn = [c.draw_shared(table, draw, n) for c, draw, n in zip(clients, draws, sizes, strict=True)]
+    x, y, share = pad(drawn)
+    return cross_entropies(step.model.head(step.model.features(x, share)), y, share)
+
+
 def train(
     stack: Stack, clients: list[Client], starts: list[torch.Tensor]
 ) -> list[tuple[Client, torch.Tensor, dict[str, float]]]:

@@ -42,16 +42,18 @@ class Saver:
         self.checkpoints, self.runner, self.on_event, self.metrics = checkpoints, runner, on_event, metrics
         self.thread: Aside | None = None
 
-    def save(self, t: int, snapshot, states: dict[int, object], shared: dict[str, object]) -> None:
-        """All arguments but the round are references, or hold them."""
+    def save(
+        self, t: int, snapshot, states: dict[int, object], shared: dict[str, object], begun: dict | None = None
+    ) -> None:
+        """Snapshot, states and shared are references, or hold them."""
         self.wait()
-        self.thread = Aside(self._save, t, snapshot, states, shared)
+        self.thread = Aside(self._save, t, snapshot, states, shared, begun)
 
-    def _save(self, t, snapshot, states, shared) -> None:
+    def _save(self, t, snapshot, states, shared, begun) -> None:
         server, since = (self.runner.get(part) for part in snapshot)
         held = {client: dict(self.runner.get(reference))[client] for client, reference in states.items()}
         tables = {part: (since[part], self.runner.get(reference)) for part, reference in shared.items()}
-        self.checkpoints.save(t, server, held, tables, self.metrics(t))
+        self.checkpoints.save(t, server, held, tables, self.metrics(t), begun)
 
     def wait(self) -> None:
         """Until what was given is on the disk."""

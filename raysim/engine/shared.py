@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # actors that share nothing do without: 25 MB each
     import pyarrow as pa
 
 SOFT = "soft label"  # name of the column
+SERVER = -1  # in place of the source client, where the server made the image
 
 
 def make_table(images: np.ndarray, labels: np.ndarray, clients: np.ndarray, rounds: np.ndarray) -> pa.Table:

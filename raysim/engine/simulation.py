@@ -1,5 +1,6 @@
 """The round loop. One loop for every method, with or without Ray; it holds references, not data."""
 
+import copy
 import math
 import time
 from collections.abc import Callable
@@ -97,6 +98,7 @@ class Simulation:
         self.states: dict[int, object] = {}  # client -> reference to the states one pass returned
         self.changed: set[int] = set()  # clients whose state no checkpoint has
         self.shared: dict[str, object] = {}  # part -> reference to the dataset it shares
+        self.begun = checkpoint.begun if checkpoint else None  # the next round's line and passes, of its exchanges
         if checkpoint is None:
             (initial,) = self.runner.run(Pass("initial", None, [[0]], [1.0])).first
             self.weights = self.runner.call_server("begin", initial)
@@ -106,13 +108,13 @@ class Simulation:
         self.weights = self.runner.call_server("restore", checkpoint.server, checkpoint.shared)
         _, self.shared, _ = self.runner.get(self.runner.call_server("told"))
 
-    def save(self, t: int) -> None:
-        """A checkpoint, written while the next round runs."""
-        if self.saver and (t % self.config.checkpoint_every == 0 or t == self.config.rounds):
+    def save(self, t: int, begun: dict | None = None) -> None:
+        """A checkpoint, written while the next round runs; or, of a round that has begun, while its next pass does."""
+        if self.saver and (begun or t % self.config.checkpoint_every == 0 or t == self.config.rounds):
             snapshot = self.runner.call_server("snapshot", returns=2)
             states = {client: self.states[client] for client in sorted(self.changed)}
             self.changed = set()
-            self.saver.save(t, snapshot, states, dict(self.shared))
+            self.saver.save(t, snapshot, states, dict(self.shared), begun)
 
     def round(self, t: int) -> dict:
         """Extra exchanges, sample, broadcast, train, aggregate, evaluate."""
@@ -121,10 +123,12 @@ class Simulation:
         line = {"round": t, "accuracy": None, "loss": None, "clients": len(cohort), "bytes_up": 0, "bytes_down": 0}
         line["gflops"] = {}  # per client, by what it does; training only in the last round
         self.calls = {}
+        begun, self.begun = self.begun or {"line": line, "passes": {}}, None
+        line = begun["line"]
         times = [("", time.monotonic())]
         for part in self.config.parts:
             if overrides(part, "exchange"):
-                self.exchanges(part, t, cohort, line)
+                self.exchanges(part, t, cohort, begun)
                 times.append((f"{part.name} exchange", time.monotonic()))
         reports = self.train(t, cohort, line)
         line |= self.training_loss(reports)
@@ -142,13 +146,16 @@ class Simulation:
         drawn = stream(self.config.seed, "cohort", t).choice(self.config.clients, self.config.active, replace=False)
         return sorted(drawn.tolist())
 
-    def exchanges(self, part, t: int, cohort: list[int], line: dict) -> None:
-        """A part's extra passes at the start of a round, as many as it asks for."""
+    def exchanges(self, part, t: int, cohort: list[int], begun: dict) -> None:
+        """A part's extra passes at the start of a round, as many as it asks for; between two of them a checkpoint."""
         everyone = list(range(self.config.clients))
-        i = 0
+        line = begun["line"]
+        first = i = begun["passes"].get(part.name, 0)  # not 0 where the run was stopped between its passes
         while whom := self.runner.get(self.runner.call_server("exchange", part.name, t, i)):
+            if i > first:
+                self.save(t - 1, copy.deepcopy(begun))
             clients = {"all": everyone, "cohort": cohort}[whom]
-            broadcast = replace(self.broadcast(t, clients, line), counted=clients[0])
+            broadcast = replace(self.broadcast(t, clients, line, part.replies_with_model), counted=clients[0])
             if self.config.profile and part.name not in self.profiles:
                 broadcast = replace(broadcast, profiled=clients[0])
             answers = self.pass_over("reply", broadcast, in_groups(clients, part.group), (part.name,), line)
@@ -158,6 +165,7 @@ class Simulation:
             line["gflops"][part.name] = line["gflops"].get(part.name, 0.0) + counted(answers)[0]
             self.hear(line)
             i += 1
+            begun["passes"][part.name] = i
 
     def train(self, t: int, cohort: list[int], line: dict) -> list[ClientReport]:
         """Local training of the cohort; the server averages."""
@@ -202,13 +210,13 @@ class Simulation:
         sizes = self.federation.sizes[cohort]
         return cohort[int(np.abs(sizes - sizes.mean()).argmin())]
 
-    def broadcast(self, t: int, clients: list[int], line: dict) -> Broadcast:
-        """What this pass's clients are sent."""
+    def broadcast(self, t: int, clients: list[int], line: dict, with_model: bool = True) -> Broadcast:
+        """What this pass's clients are sent; the model does not count where they have no use for it."""
         extras, extra_bytes = None, 0
         if any(overrides(part, "broadcast") for part in self.config.parts):
             extras, sent = self.runner.call_server("broadcast", t, returns=2)
             extra_bytes = self.runner.get(sent)
-        line["bytes_down"] += len(clients) * (self.model_bytes + extra_bytes)
+        line["bytes_down"] += len(clients) * (self.model_bytes * with_model + extra_bytes)
         by_samples = self.config.weighting == "samples"
         total = float(self.federation.sizes[clients].sum() if by_samples else len(clients))
         self.version += 1

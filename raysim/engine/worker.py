@@ -20,6 +20,7 @@ from raysim.engine.client import (
     begin,
     forward,
     initial_model,
+    split_labelled,
     train,
 )  # fmt: skip
 from raysim.engine.device import compiled, fingerprint, prepare_torch
@@ -113,13 +114,17 @@ class Worker(Evaluation):
 
     def _client(self, client_id: int, states: dict[int, object]) -> Client:
         x, y = self._to_batch(*self.federation.clients.read(client_id))
+        unlabelled = None
+        if self.config.labelled is not None:
+            x, y, unlabelled = split_labelled(x, y, self.config.labelled, self.config.seed, client_id)
         state = self._state(client_id, states)
         for part in self.config.parts:
             state.setdefault(part.name, {})
         weights = self.weights[self.broadcast.route.get(client_id, 0)]
         return Client(
             client_id, self.broadcast.t, self.config, self.federation.classes, self.model, weights, x, y,
-            self.extras, state, self.shared, self.mean, self.std, client_id in states, forward=self.forward,
+            self.extras, state, self.shared, self.mean, self.std, client_id in states, unlabelled,
+            forward=self.forward,
         )  # fmt: skip
 
     def _load(self, weights: torch.Tensor, mask: torch.Tensor | None, state: dict[str, dict]) -> None:

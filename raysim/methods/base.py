@@ -108,6 +108,7 @@ class Part:
 
     group = 1  # clients per `reply`; a part that computes for several at once makes it a setting
     reported = True  # whether its loss term stands in the metrics
+    replies_with_model = True  # whether clients need the global model in its exchanges, and so download it
 
     def reply(self, clients: list[Client]) -> list[Upload]:
         """In an exchange pass, for a fixed group of clients holding the global model: one upload each."""

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from raysim.engine.fused import cross_entropies, pad
+from raysim.engine.fused import shared_cross_entropies
 from raysim.engine.shared import extended, gathered
 from raysim.features import class_activation, class_sums, hard_features, matching_loss, optimise_images
 from raysim.methods.base import Part, Upload
@@ -126,10 +126,8 @@ class HFMDS(Part):
             now["counts"] += counts
         if held[0]["table"] is None or self.alpha == 1:  # the table is shared: all have it or none
             return None
-        sizes = (step.real_share > 0).sum(1).tolist()
-        drawn = [c.draw_shared(now["table"], now["draw"], n) for c, now, n in zip(clients, held, sizes, strict=True)]
-        x, y, share = pad(drawn)
-        return (1 - self.alpha) * cross_entropies(step.model.head(step.model.features(x, share)), y, share)
+        draws = [now["draw"] for now in held]
+        return (1 - self.alpha) * shared_cross_entropies(step, clients, held[0]["table"], draws)
 
     def end(self, client):
         """z̄_c ← (1 − λ) z_c + λ z̄_c for the classes seen in this round; z_c the first time."""

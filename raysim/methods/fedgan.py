@@ -1,0 +1,98 @@
+"""FedGAN: one conditional GAN, trained by federated averaging before the first round, whose images all train on."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from raysim.engine.fused import shared_cross_entropies
+from raysim.engine.shared import SERVER, make_table
+from raysim.engine.tensors import to_host
+from raysim.gans.wgan import Gan, GanPart, to_normalised, to_unit
+from raysim.methods.base import Upload
+from raysim.settings import setting
+
+
+@dataclass(frozen=True)
+class FedGAN(GanPart):
+    """FedGAN: α·CE(real) + (1 − α)·CE(synthetic), with images of one conditional GAN that all clients trained."""
+
+    alpha: float = setting(0.5, "weight of the real data, not the synthetic (as in HFMDS-FL)", minimum=0, maximum=1)
+
+    # -- before the first round: rounds of the GAN, then images ----------------------------------------------------
+
+    def setup(self, server):
+        if self.pool:
+            seed = int(server.stream(f"{self.name}/init").integers(2**63))
+            gan = Gan(self, server.federation.shape, server.federation.classes, server.device, seed=seed)
+            server.state[self.name] = gan.state()
+            del server.state[self.name]["adam"]  # the clients' are fresh in every round
+
+    def exchange(self, server, t, i):
+        return "all" if self.pool and t == 1 and i < self.gan_rounds else None
+
+    def broadcast(self, server):
+        return {key: value for key, value in server.state[self.name].items() if key != "privacy"}
+
+    def reply(self, clients):
+        return [self.trained(client) for client in clients]
+
+    def trained(self, client) -> Upload:
+        """A round of the GAN at a client; weights and counts of labels add up to the average."""
+        state = client.broadcast[self.name]
+        gan = Gan(self, client.x.shape[1:], client.classes, client.y.device, state)
+        labels = F.one_hot(client.y, client.classes).float()
+        draw = client.stream(f"{self.name}/gan/{gan.done}")
+        privacy = self.privacy(client.samples)
+        gan.train(to_unit(client.pixels(client.x)), labels, self.gan_steps, draw, privacy)
+        weight = float(client.samples) if client.config.weighting == "samples" else 1.0
+        total = {"generator": weight * gan.generator.weights, "critic": weight * gan.critic.weights}
+        told = self.told(privacy) if gan.done == self.gan_rounds * self.gan_steps else {}
+        return Upload(sum=total | {"weight": labels.new_tensor([weight]), "counts": labels.sum(0)}, told=told)
+
+    def receive(self, server, replies):
+        if not replies.sum:
+            return  # every client was skipped
+        held, weight = server.state[self.name], replies.sum["weight"]
+        held |= {name: replies.sum[name] / weight for name in ("generator", "critic")}
+        held["done"] += self.gan_steps
+        if held["done"] == self.gan_rounds * self.gan_steps:
+            self.share_images(server, replies.sum["counts"])
+            self.note_privacy(server, [sent for _, sent in replies.each])
+
+    def share_images(self, server, counts) -> None:
+        """As many of each class that somebody has; the GAN is not needed any more."""
+        gan = Gan(self, server.federation.shape, len(counts), server.device, server.state[self.name])
+        server.state[self.name] = {}
+        present = np.flatnonzero(to_host(counts))
+        labels = present[np.arange(self.pool) % len(present)]
+        given = F.one_hot(torch.from_numpy(labels), len(counts)).float().to(server.device)
+        made = gan.sample(given, server.stream(f"{self.name}/pool"))
+        scale = server.federation.mean, server.federation.std
+        mean, std = (torch.tensor(v, device=made.device)[None, :, None, None] for v in scale)
+        made = to_host(to_normalised(made, mean, std))
+        server.share(self.name, make_table(made, labels, np.full(self.pool, SERVER), np.full(self.pool, server.t)))
+
+    # -- local training, as in eq. 6 of HFMDS-FL -------------------------------------------------------------------
+
+    def begin(self, client):
+        draw = client.stream(f"{self.name}/batches")
+        client.scratch[self.name] = {"table": client.shared.get(self.name), "draw": draw}
+
+    def ce_weight(self, client):
+        return 1.0 if client.scratch[self.name]["table"] is None else self.alpha
+
+    def loss(self, client, step):
+        now = client.scratch[self.name]
+        if now["table"] is None or self.alpha == 1:
+            return None
+        x, y = client.draw_shared(now["table"], now["draw"], len(step.real_y))
+        return (1 - self.alpha) * F.cross_entropy(client.model.module(x), y)
+
+    def fused_loss(self, clients, step):
+        held = [client.scratch[self.name] for client in clients]
+        if held[0]["table"] is None or self.alpha == 1:  # the table is shared: all have it or none
+            return None
+        draws = [now["draw"] for now in held]
+        return (1 - self.alpha) * shared_cross_entropies(step, clients, held[0]["table"], draws)

@@ -1,0 +1,137 @@
+"""SDA-FL (Federated learning with GAN-based data synthesis for non-IID clients): all train on all clients' fakes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from raysim.engine.client import make_optimizer
+from raysim.engine.fused import cross_entropies, pad
+from raysim.engine.shared import column, images_of
+from raysim.engine.tensors import to_device, to_host
+from raysim.gans.clients import ClientGans
+from raysim.methods.base import Upload
+from raysim.pseudo import UNLABELLED, draw_rows, mixed, predictions, pseudo_labels, soft
+from raysim.settings import setting
+
+
+@dataclass(frozen=True)
+class SDAFL(ClientGans):
+    """SDA-FL: mixup with images from every client's own GAN, under pseudo-labels that are revised every round."""
+
+    threshold: float = setting(0.95, "probability above which a pseudo-label counts (τ)", minimum=0, maximum=1)
+    forget: bool = setting(False, "drop a label once its client's model is no longer sure; else it stays till revised")
+    label_rounds: int | None = setting(None, "first rounds in which labels are revised; none: all", minimum=1)
+    lambda_real: float = setting(1.0, "weight of the real images' cross-entropy (λ2, eq. 6)", minimum=0)
+    beta: float = setting(1.0, "of the mixture's share λ1 ~ Beta(β, β) (eq. 3)", above=0)
+    server_steps: int = setting(50, "updates of the global model on synthetic images, every round", minimum=0)
+    server_batch: int = setting(64, "images in each of them; its halves are mixed with each other", minimum=2)
+
+    # -- at the server, after averaging ----------------------------------------------------------------------------
+
+    def broadcast(self, server):
+        return {key: value for key, value in server.state[self.name].items() if key == "labels"}
+
+    def update(self, server, uploads):
+        """The labels that clients gave their own images, then steps on those that have one."""
+        table, labels = server.shared.get(self.name), server.state[self.name].get("labels")
+        if table is None:
+            return
+        for client, each in uploads.each:
+            sent = to_device(each, labels.device)
+            revised, rows = pseudo_labels(sent["labels"], sent["confidence"], self.threshold), own(table, client)
+            labels[rows] = revised if self.forget else torch.where(revised != UNLABELLED, revised, labels[rows])
+        rows = np.flatnonzero(to_host(labels) != UNLABELLED)
+        server.metrics[f"{self.name}.labelled"] = len(rows) / len(labels)
+        if self.server_steps and len(rows):
+            server.weights = [self.trained(server, weights, table, rows, labels) for weights in server.weights]
+        if server.t == server.config.rounds:  # for those who look at it afterwards
+            at = table.column_names.index("label")
+            table = table.set_column(at, "label", [to_host(labels).astype(np.int64)])
+            server.share(self.name, table, bytes_each=0)
+
+    def trained(self, server, weights, table, rows, labels) -> np.ndarray:
+        """A global model after steps on half a batch of synthetic images, in place of the real, and the other half."""
+        model, draw = server.model, server.stream(f"{self.name}/steps")
+        model.load(torch.from_numpy(weights))
+        module = model.module.train()
+        optimizer = make_optimizer(model.parameters, server.config, server.t)
+        for _ in range(self.server_steps):
+            drawn = draw_rows(rows, draw, self.server_batch // 2 * 2)
+            x, y = to_device(images_of(table)[drawn], model.device), labels[torch.from_numpy(drawn)].long()
+            first, second = zip(x.chunk(2), y.chunk(2), strict=True)
+            mixed_x, mixed_y = mixed(second, first, draw.beta(self.beta, self.beta), module.head.out_features)
+            loss = F.cross_entropy(module(mixed_x), mixed_y)
+            if self.lambda_real:
+                loss = loss + self.lambda_real * F.cross_entropy(module(first[0]), first[1])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        module.eval()
+        return to_host(model.weights).copy()
+
+    # -- local training --------------------------------------------------------------------------------------------
+
+    def begin(self, client):
+        labels = client.broadcast[self.name].get("labels")
+        rows = np.flatnonzero(to_host(labels) != UNLABELLED) if labels is not None else np.empty(0, np.int64)
+        own_labels = client.state[self.name].get("unlabelled")
+        own_rows = np.flatnonzero(to_host(own_labels) != UNLABELLED) if own_labels is not None else rows[:0]
+        draw = client.stream(f"{self.name}/batches")
+        client.scratch[self.name] = {"rows": rows, "labels": labels, "draw": draw, "own": (own_rows, own_labels)}
+
+    def batch(self, client, x, y):
+        """With the client's unlabelled images that have a pseudo-label; where λ2 is 0, only the mixture is wanted."""
+        now = client.scratch[self.name]
+        rows, labels = now["own"]
+        if len(rows):
+            drawn = torch.from_numpy(draw_rows(rows, now["draw"], client.config.unlabelled_batch)).to(x.device)
+            added = labels[drawn].long()
+            y = torch.cat([y, added if y.ndim == 1 else soft(added, client.classes)])
+            x = torch.cat([x, client.unlabelled[drawn]])
+        now["batch"] = x, y
+        return (x, y) if self.lambda_real or not len(now["rows"]) else self.mixture(client)
+
+    def ce_weight(self, client):
+        return self.lambda_real if self.lambda_real and len(client.scratch[self.name]["rows"]) else 1.0
+
+    def loss(self, client, step):
+        if not self.lambda_real or not len(client.scratch[self.name]["rows"]):
+            return None
+        x, y = self.mixture(client)
+        return F.cross_entropy(client.model.module(x), y)
+
+    def fused_loss(self, clients, step):
+        if not self.lambda_real or not len(clients[0].scratch[self.name]["rows"]):  # the pool's labels are everyone's
+            return None
+        x, y, share = pad([self.mixture(client) for client in clients])
+        return cross_entropies(step.model.head(step.model.features(x, share)), y, share)
+
+    def mixture(self, client):
+        """Eq. 3: λ1 of a synthetic batch and 1 − λ1 of the real one."""
+        now = client.scratch[self.name]
+        x, y = now["batch"]
+        rows = draw_rows(now["rows"], now["draw"], len(y))
+        made = to_device(images_of(client.shared[self.name])[rows], x.device)
+        labels = now["labels"][torch.from_numpy(rows)].long()
+        return mixed((made, labels), (x, y), now["draw"].beta(self.beta, self.beta), client.classes)
+
+    def end(self, client):
+        """Pseudo-labels by the model just trained, of the client's own part of the pool and its unlabelled images."""
+        table, size = client.shared.get(self.name), client.config.eval_batch
+        if self.label_rounds is not None and client.t > self.label_rounds:
+            return None
+        if client.unlabelled is not None and len(client.unlabelled):
+            found = predictions(client.model.module, client.unlabelled, size)
+            client.state[self.name] = {"unlabelled": pseudo_labels(*found, self.threshold).to(torch.int16)}
+        if table is None:
+            return None
+        images = to_device(images_of(table)[own(table, client.id)], client.y.device)
+        labels, confidence = predictions(client.model.module, images, size)
+        return Upload(each={"labels": labels.to(torch.int16), "confidence": confidence})
+
+
+def own(table, client: int) -> slice:
+    """The rows that came from a client: they lie together, in order of clients."""
+    return slice(*np.searchsorted(column(table, "client"), [client, client + 1]))
