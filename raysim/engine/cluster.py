@@ -20,7 +20,7 @@ from raysim.ending import end_now
 from raysim.engine.plan import Node
 from raysim.errors import RaysimError
 
-# Between looks at the head, and how many in a row may find nobody: sooner than Ray itself ends a process without a word.
+# Between looks at the head, and how many in a row may find nobody: sooner than Ray itself ends us without a word.
 HEAD_SECONDS, HEAD_MISSES = 4.0, 3
 
 # The nodes a run may use, and how much of each, as JSON: what `raysim compare` gives each of its runs.

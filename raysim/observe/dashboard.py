@@ -9,7 +9,7 @@ from ray.experimental import internal_kv
 from raysim.config import RunConfig
 
 # How Ray hands a submitted job its own description, and where it keeps what the Jobs page shows
-# (ray/dashboard/modules/job/common.py; tests/cluster/test_dashboard.py looks at the page itself).
+# (ray/dashboard/modules/job/common.py; tests/cluster/test_watching.py looks at the page itself).
 JOB_CONFIG, JOB_KEY, JOB_NAMESPACE = "RAY_JOB_CONFIG_JSON_ENV_VAR", "_ray_internal_job_info_{}", b"job"
 
 

@@ -114,22 +114,23 @@ class Standing:
     """Places whose actors stay for the next run: a process that imports torch takes longer to start than all of it."""
 
     def __init__(self, actors: int):
-        self.server = ServerActor.options(num_gpus=0).remote("builtins", "list", ())
-        self.actors = [ClientActor.options(num_gpus=0).remote("builtins", "list", ()) for _ in range(actors)]
+        empty = ("builtins", "list", ())
+        self.server = ServerActor.options(num_gpus=0).remote(*empty, "server")
+        self.actors = [ClientActor.options(num_gpus=0).remote(*empty, f"actor-{i}", None) for i in range(actors)]
 
     def using(self, count: int) -> "Standing":
         self.slot = dict.fromkeys(range(count), 0)
         return self
 
     def start_server(self, federation):
-        return self._host(self.server, "raysim.engine.server", "Server", federation)
+        return self._host(self.server, "raysim.engine.server", "Server", federation, "server")
 
     def start_actor(self, actor: int, federation):
-        return self._host(self.actors[actor], "raysim.engine.worker", "Worker", federation)
+        return self._host(self.actors[actor], "raysim.engine.worker", "Worker", federation, f"actor-{actor}", None)
 
-    def _host(self, actor, module: str, kind: str, federation):
+    def _host(self, actor, *anew):
         """A new Worker or Server, as in an actor just started."""
-        ray.get(actor.__ray_call__.remote(lambda host, *anew: host.__init__(*anew), module, kind, federation))
+        ray.get(actor.__ray_call__.remote(lambda host, *anew: host.__init__(*anew), *anew))
         return actor
 
     def changes(self):
