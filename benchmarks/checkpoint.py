@@ -29,7 +29,7 @@ WARM_UP = 2  # rounds: until something was synthesised
 class Kept:
     """In place of checkpoints: keeps what a run wants to have written."""
 
-    def save(self, t: int, server: dict, states: dict, shared: dict, metrics: str = "") -> None:
+    def save(self, t: int, server: dict, states: dict, shared: dict, *_) -> None:
         self.server, self.states, self.shared = server, states, shared
 
 

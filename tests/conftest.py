@@ -1,7 +1,7 @@
 """Shared fixtures. Ray is started once for the modules that need it, on logical CPUs and GPUs."""
 
 import os
-import sys
+import signal
 
 # Before Ray is imported anywhere.
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
@@ -10,7 +10,12 @@ os.environ.pop("RAY_ADDRESS", None)
 import pytest
 import ray
 
+from raysim.ending import leave
 from raysim.engine.cluster import worker_environment
+
+# A shell's background job ignores Ctrl-C, and so would all that is started here; what has a handler is reset there.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 STATUS = pytest.StashKey[int]()
 
@@ -21,17 +26,11 @@ def pytest_sessionfinish(session, exitstatus):
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config):
-    """Leave without taking the interpreter down.
-
-    Ray's libraries, started and stopped dozens of times in this process, have crashed there after all tests had passed
-    (seen once in a full run, and in no run of raysim itself, whose exit codes the tests check).
-    """
+    """Ray, started and stopped dozens of times in this process, has crashed its end after all tests had passed."""
     if STATUS in config.stash:
         ray.shutdown()
         config.get_terminal_writer().flush()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(config.stash[STATUS])
+        leave(config.stash[STATUS])
 
 
 @pytest.fixture(scope="module")
