@@ -74,7 +74,7 @@ class TestOnRay:
     @pytest.mark.parametrize("how", ["hangs", "stops"])
     def test_an_actor_that_hangs_is_replaced_and_nothing_changes(self, tmp_path, how):
         """An endless loop, and a stopped process."""
-        settings = {"doomed.how": how, "client_timeout": 4} | fuses(tmp_path, 1)
+        settings = {"doomed.how": how, "client_timeout": 8} | fuses(tmp_path, 1)
         result = simulate_on_ray(**DOOMED, **settings, actors=2)
         assert comparable(result) == comparable(simulate(**ALL))
         assert [line["failures"] for line in result.history] == [0, 1, 0]

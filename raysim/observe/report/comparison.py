@@ -97,9 +97,9 @@ def departures(settings: dict) -> list[str]:
     One for the same method is nearest; of one for another only the settings all methods have are compared.
     """
     candidates = []
-    for preset in PRESETS.values():
+    for name, preset in PRESETS.items():
         wanted = preset.settings
-        if wanted["dataset"] != settings["dataset"]:
+        if wanted.get("dataset") != settings["dataset"] or name.endswith("-small"):  # those are not the papers'
             continue
         keys = {*wanted, "train_size", "fraction", "test_size"} - {*SINGLE, "partition", "beta", "classes_per_client"}
         another = wanted["method"] != settings["method"]
