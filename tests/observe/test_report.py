@@ -437,7 +437,7 @@ def test_departures_from_the_papers_setting(four):
     assert "rounds 2 (not 100)" in different
     assert "train_size 100" in different
     assert not any(each.startswith(("seed", "out", "beta")) for each in different)
-    assert departures(settings | {"dataset": "shapes"}) == []
+    assert departures(settings | {"dataset": "a-folder"}) == []
     # A method without a preset of its own is held against those of its dataset, but for parts' settings.
     assert departures(settings | {"method": "moon", "moon.mu": 1.0}) == different
     own = departures(settings | PRESETS["hfmds-cifar10"].settings | {"hfmds.steps": 7})
