@@ -9,6 +9,7 @@ from raysim.engine import cluster
 from raysim.engine.in_process import InProcess
 from raysim.engine.plan import make_plan
 from raysim.engine.pool import Pool
+from raysim.engine.shared import table_digest
 from raysim.engine.simulation import Result, Simulation
 from raysim.engine.store import federation
 
@@ -75,4 +76,5 @@ def comparable(result: Result) -> tuple:
     """What two runs of one configuration must agree on."""
     lines = [{k: v for k, v in line.items() if k not in UNEQUAL} for line in result.history]
     measured = [figure for figure in result.privacy if not figure.name.endswith(".epsilon")]  # that are of any part
-    return result.model_sha256, result.server_state_sha256, lines, measured
+    tables = {part: table_digest(table) for part, table in result.shared.items()}
+    return result.model_sha256, result.server_state_sha256, lines, measured, tables

@@ -11,7 +11,7 @@ from raysim.errors import InputError
 from raysim.gans.wgan import Gan
 from raysim.methods.fedgan import FedGAN
 from raysim.rng import stream
-from tests.simulate import blobs, comparable, configure, simulate, simulate_on_ray
+from tests.simulate import blobs, comparable, configure, simulate
 
 
 def quick(name="fedgan", **more):
@@ -75,11 +75,3 @@ def test_private_critics_give_other_images_and_an_epsilon():
 def test_feddpgan_without_an_epsilon_is_refused():
     with pytest.raises(InputError, match="that is fedgan"):
         configure(method="feddpgan", **{"feddpgan.epsilon": "none"})
-
-
-@pytest.mark.usefixtures("local_ray")
-@pytest.mark.parametrize("actors", [1, 2, 4])
-def test_any_number_of_actors_gives_the_same(actors):
-    here, there = simulate(**quick()), simulate_on_ray(actors=actors, **quick())
-    assert comparable(there) == comparable(here)
-    assert table_digest(there.shared["fedgan"]) == table_digest(here.shared["fedgan"])

@@ -24,7 +24,7 @@ from raysim.models import build
 from raysim.pseudo import mixed, pseudo_labels
 from raysim.rng import stream
 from tests.faults.harness import ROOT, results
-from tests.simulate import blobs, comparable, configure, simulate, simulate_on_ray
+from tests.simulate import blobs, comparable, configure, simulate
 
 QUICK = {
     "method": "sdafl", "sdafl.pool": 45, "sdafl.gan_rounds": 2, "sdafl.gan_steps": 5, "sdafl.gan_slice": 1,
@@ -265,13 +265,6 @@ def test_two_parts_with_gans_are_refused():
     with pytest.raises(InputError, match="sdafl and fedgan both train GANs; use one of them"):
         configure(method="sdafl+fedgan")
 
-
-@pytest.mark.usefixtures("local_ray")
-@pytest.mark.parametrize("actors", [1, 2, 4])
-def test_any_number_of_actors_gives_the_same(quick, actors):
-    there = simulate_on_ray(actors=actors, **QUICK)
-    assert comparable(there) == comparable(quick)
-    assert table_digest(there.shared["sdafl"]) == table_digest(quick.shared["sdafl"])
 
 
 def test_killed_between_two_slices_it_goes_on_with_the_next(tmp_path):
