@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ from ray.job_config import JobConfig
 
 from raysim.ending import end_now
 from raysim.engine.plan import Node
+from raysim.engine.reaper import HEAD_GONE, connect
 from raysim.errors import RaysimError
 
 # Between looks at the head, and how many in a row may find nobody: sooner than Ray itself ends us without a word.
@@ -58,8 +58,10 @@ def connected(metadata: dict[str, str] | None = None):
             where = f"RAY_ADDRESS={address}" if address else "a local Ray"
             raise RaysimError(f"cannot connect to {where}: {reason}") from error
         signal.signal(signal.SIGTERM, on_terminate)
+        head = ray.get_runtime_context().gcs_address
+        reaper = reaper or _start_reaper(head)
         over = threading.Event()
-        threading.Thread(target=_watch_head, args=(before, over), daemon=True).start()
+        threading.Thread(target=_watch_head, args=(head, before, over), daemon=True).start()
         try:
             yield
         except RayError as error:  # what nobody expected: a full disk, a node out of reach
@@ -78,36 +80,27 @@ def connected(metadata: dict[str, str] | None = None):
                 process.kill()
 
 
-def _start_reaper() -> subprocess.Popen:
+def _start_reaper(*head: str) -> subprocess.Popen:
     """In a session of its own: Ctrl-C is not for it."""
-    command = [sys.executable, "-m", "raysim.engine.reaper", str(os.getpid())]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+    command = [sys.executable, "-m", "raysim.engine.reaper", str(os.getpid()), *head]
+    environment = os.environ | worker_environment()
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment, start_new_session=True
+    )
 
 
-def _watch_head(before: list[psutil.Process], over: threading.Event) -> None:
+def _watch_head(head: str, before: list[psutil.Process], over: threading.Event) -> None:
     """End the process where the head of the cluster is gone: Ray's own calls would wait for it, and not say so."""
-    address = ray.get_runtime_context().gcs_address
     misses = 0
     while misses < HEAD_MISSES:
         if over.wait(HEAD_SECONDS):
             return
         try:
-            _connect(address)
+            connect(head)
             misses = 0
         except OSError:
             misses += 1
-    where = f"RAY_ADDRESS={os.environ['RAY_ADDRESS']}" if "RAY_ADDRESS" in os.environ else "this run"
-    end_now(
-        f"raysim: the head of the cluster is gone ({where}, {address}); "
-        "start a new one, then `python -m raysim resume RUN_DIR` goes on",
-        1,
-        before,
-    )
-
-
-def _connect(address: str) -> None:
-    host, _, port = address.rpartition(":")
-    socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    end_now(HEAD_GONE.format(head), 1, before)
 
 
 def _check_listening(address: str) -> None:
@@ -116,7 +109,7 @@ def _check_listening(address: str) -> None:
     if not (host and port.isdigit()) or "://" in address:
         return  # "auto", "local" and the like are for Ray to understand
     try:
-        _connect(address)
+        connect(address)
     except OSError as error:
         raise RaysimError(
             f"cannot connect to RAY_ADDRESS={address}: {error.strerror or error}; "
