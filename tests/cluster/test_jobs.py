@@ -20,7 +20,7 @@ def processes_of(marker: str) -> list[str]:
 @pytest.mark.parametrize(
     "submit",
     [
-        ["--", "jobs/fedavg_100clients.py"],
+        pytest.param(["--", "jobs/fedavg_100clients.py"], marks=pytest.mark.slow),
         ["--working-dir", ".", "--", "python", "jobs/hfmds_100clients.py", "--hfmds.every", "2", "--hfmds.steps", "2"],
     ],
     ids=["from the repository", "uploaded"],

@@ -17,8 +17,10 @@ def saver_in(folder):
 
 @pytest.mark.usefixtures("local_ray")
 class TestServerLost:
-    @pytest.mark.parametrize("dies_in", [1, 3])
-    @pytest.mark.parametrize("keeps", [True, False])
+    @pytest.mark.parametrize(
+        ("keeps", "dies_in"),
+        [(True, 3), (False, 3), *(pytest.param(keeps, 1, marks=pytest.mark.slow) for keeps in (True, False))],
+    )
     def test_the_run_goes_on(self, tmp_path, dies_in, keeps):
         """With checkpoints from the last one, without from the beginning."""
         (tmp_path / "fuses").mkdir()

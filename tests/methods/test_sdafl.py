@@ -239,6 +239,7 @@ def test_beside_other_methods():
     assert np.isfinite(simulate(**settings).history[-1]["loss"])
 
 
+@pytest.mark.slow
 def test_a_private_run_reports_both_epsilons_and_gives_other_images(quick):
     private = simulate(**QUICK, **{"sdafl.epsilon": 8.0, "rounds": 1})
     line = private.history[0]
