@@ -6,16 +6,16 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from raysim.engine.fused import shared_cross_entropies
 from raysim.engine.shared import SERVER, make_table
 from raysim.engine.tensors import to_host
 from raysim.gans.wgan import Gan, GanPart, to_normalised, to_unit
 from raysim.methods.base import Upload
+from raysim.mixed_training import MixedTraining
 from raysim.settings import setting
 
 
 @dataclass(frozen=True)
-class FedGAN(GanPart):
+class FedGAN(MixedTraining, GanPart):
     """FedGAN: α·CE(real) + (1 − α)·CE(synthetic), with images of one conditional GAN that all clients trained."""
 
     alpha: float = setting(0.5, "weight of the real data, not the synthetic (as in HFMDS-FL)", minimum=0, maximum=1)
@@ -73,26 +73,3 @@ class FedGAN(GanPart):
         mean, std = (torch.tensor(v, device=made.device)[None, :, None, None] for v in scale)
         made = to_host(to_normalised(made, mean, std))
         server.share(self.name, make_table(made, labels, np.full(self.pool, SERVER), np.full(self.pool, server.t)))
-
-    # -- local training, as in eq. 6 of HFMDS-FL -------------------------------------------------------------------
-
-    def begin(self, client):
-        draw = client.stream(f"{self.name}/batches")
-        client.scratch[self.name] = {"table": client.shared.get(self.name), "draw": draw}
-
-    def ce_weight(self, client):
-        return 1.0 if client.scratch[self.name]["table"] is None else self.alpha
-
-    def loss(self, client, step):
-        now = client.scratch[self.name]
-        if now["table"] is None or self.alpha == 1:
-            return None
-        x, y = client.draw_shared(now["table"], now["draw"], len(step.real_y))
-        return (1 - self.alpha) * F.cross_entropy(client.model.module(x), y)
-
-    def fused_loss(self, clients, step):
-        held = [client.scratch[self.name] for client in clients]
-        if held[0]["table"] is None or self.alpha == 1:  # the table is shared: all have it or none
-            return None
-        draws = [now["draw"] for now in held]
-        return (1 - self.alpha) * shared_cross_entropies(step, clients, held[0]["table"], draws)

@@ -7,16 +7,16 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from raysim.engine.fused import shared_cross_entropies
 from raysim.engine.shared import extended, gathered
 from raysim.features import class_activation, class_sums, hard_features, matching_loss, optimise_images
-from raysim.methods.base import Part, Upload
+from raysim.methods.base import Upload
+from raysim.mixed_training import MixedTraining
 from raysim.privacy.psnr import psnr
 from raysim.settings import setting
 
 
 @dataclass(frozen=True)
-class HFMDS(Part):
+class HFMDS(MixedTraining):
     """HFMDS-FL: training on shared synthetic images, made by hard feature matching."""
 
     alpha: float = setting(0.5, "weight of the real data, not the synthetic (α, eq. 6; paper .1)", minimum=0, maximum=1)
@@ -98,36 +98,25 @@ class HFMDS(Part):
     # -- local training ---------------------------------------------------------------------------------------------
 
     def begin(self, client):
-        table = client.shared.get(self.name)
-        client.scratch[self.name] = {
-            "table": table,
-            "draw": client.stream(f"{self.name}/batches"),
+        super().begin(client)
+        client.scratch[self.name] |= {
             "sums": torch.zeros(client.classes, client.model.module.feature_size, device=client.y.device),
             "counts": torch.zeros(client.classes, device=client.y.device),
         }
-
-    def ce_weight(self, client):
-        return 1.0 if client.scratch[self.name]["table"] is None else self.alpha
 
     def loss(self, client, step):
         now = client.scratch[self.name]
         sums, counts = class_sums(step.features.detach()[: len(step.real_y)], step.real_y, client.classes)
         now["sums"] += sums
         now["counts"] += counts
-        if now["table"] is None or self.alpha == 1:
-            return None
-        x, y = client.draw_shared(now["table"], now["draw"], len(step.real_y))
-        return (1 - self.alpha) * F.cross_entropy(client.model.module(x), y)
+        return super().loss(client, step)
 
     def fused_loss(self, clients, step):
         held = [client.scratch[self.name] for client in clients]
         for now, sums, counts in zip(held, *step.class_sums(clients[0].classes), strict=True):
             now["sums"] += sums
             now["counts"] += counts
-        if held[0]["table"] is None or self.alpha == 1:  # the table is shared: all have it or none
-            return None
-        draws = [now["draw"] for now in held]
-        return (1 - self.alpha) * shared_cross_entropies(step, clients, held[0]["table"], draws)
+        return super().fused_loss(clients, step)
 
     def end(self, client):
         """z̄_c ← (1 − λ) z_c + λ z̄_c for the classes seen in this round; z_c the first time."""
