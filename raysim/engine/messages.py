@@ -32,6 +32,7 @@ class ClientReport:
     samples: int = 0
     terms: dict[str, float] = field(default_factory=dict)  # mean of each loss term over the local steps
     bytes_up: int = 0
+    shapes: dict[str, tuple] = field(default_factory=dict)  # of what it sent and every client sends alike; None: any
     flops: float = 0.0  # of its work in this pass; counted for one client
     profile: tuple[str, str] | None = None  # table and Chrome trace, of the one that was profiled
     errors: tuple[str, ...] = ()  # what its own code raised, time after time

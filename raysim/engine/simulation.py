@@ -1,7 +1,6 @@
 """The round loop. One loop for every method, with or without Ray; it holds references, not data."""
 
 import copy
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -13,8 +12,9 @@ import pyarrow as pa
 from raysim.config import RunConfig
 from raysim.engine.checkpoint import Checkpoint
 from raysim.engine.federation import Federation
-from raysim.engine.messages import LOSS_BITS, TRIES, Broadcast, ClientReport, ServerLost
+from raysim.engine.messages import LOSS_BITS, TRIES, Broadcast, ClientFailure, ClientReport, ServerLost
 from raysim.engine.record import digest
+from raysim.engine.reports import all_reports, counted, misshapen, training_loss
 from raysim.engine.work import Answers, Call, Pass, in_groups, spans
 from raysim.methods.base import overrides
 from raysim.privacy.figures import Figure
@@ -131,7 +131,7 @@ class Simulation:
                 self.exchanges(part, t, cohort, begun)
                 times.append((f"{part.name} exchange", time.monotonic()))
         reports = self.train(t, cohort, line)
-        line |= self.training_loss(reports)
+        line |= training_loss(reports)
         times.append(("training", time.monotonic()))
         if t == self.config.rounds or (self.config.eval_every and t % self.config.eval_every == 0):
             line |= self.evaluate(t)
@@ -162,7 +162,7 @@ class Simulation:
             self.calls.setdefault(f"{part.name} exchange", []).extend(answers.calls)
             self.send("receive", answers, part.name, t)
             self.note_profile(part.name, answers)
-            line["gflops"][part.name] = line["gflops"].get(part.name, 0.0) + counted(answers)[0]
+            line["gflops"][part.name] = line["gflops"].get(part.name, 0.0) + counted(all_reports(answers))[0]
             self.hear(line)
             i += 1
             begun["passes"][part.name] = i
@@ -182,13 +182,14 @@ class Simulation:
         self.calls["training"] = answers.calls
         self.weights = self.send("aggregate", answers, t)
         self.note_profile("training", answers)
+        reports = all_reports(answers)
         if broadcast.counted is not None:
-            gflops, samples = counted(answers)
+            gflops, samples = counted(reports)
             scale = self.federation.sizes[cohort].mean() / samples if self.config.local_epochs else 1.0
             line["gflops"]["training"] = gflops * float(scale)
         if any(overrides(part, "update") for part in self.config.parts):
             self.hear(line)
-        return [report for reports in answers.first for report in reports]
+        return reports
 
     def note_errors(self, report: ClientReport, line: dict) -> None:
         """What a client's own code raised: every time in the events, the number in the round's failures."""
@@ -237,7 +238,7 @@ class Simulation:
         """A pass over clients: keeps their new states, counts what they sent."""
         costs = [float(sum(self.federation.sizes[k] for k in group)) for group in groups]
         work = Pass(method, broadcast, groups, costs, extra, self.states, summed=True, returns=3)
-        answers = self.runner.run(work)
+        answers = self.without_misshapen(work, self.runner.run(work), line)
         for reports, (_, states) in zip(answers.first, answers.rest, strict=True):
             line["bytes_up"] += sum(report.bytes_up for report in reports)
             for report in reports:
@@ -245,6 +246,29 @@ class Simulation:
                 if report.has_state:
                     self.states[report.client] = states
                     self.changed.add(report.client)
+        return answers
+
+    def without_misshapen(self, work: Pass, answers: Answers, line: dict) -> Answers:
+        """Its answers; the pass is done again while a client sends other shapes than most, as --on-client-error says.
+
+        Which shape is the wrong one can only be told when all have come, and then the actors have added them already.
+        """
+        policy, tries = self.config.on_client_error, 1
+        while found := misshapen(all_reports(answers)):
+            over = policy == "stop" or tries > self.config.client_retries
+            for client, wrong in found.items():
+                text = f"client {client} failed in round {line['round']} ({self.config.method}): {wrong}"
+                if over and policy != "skip":
+                    raise ClientFailure(text, "")
+                self.note_errors(ClientReport(client, errors=(text,), skipped=over), line)
+            if over:
+                work = work.without(found)
+            tries = 1 if over else tries + 1
+            self.version += 1
+            work = replace(work, broadcast=replace(work.broadcast, version=self.version))
+            calls = answers.calls
+            answers = self.runner.run(work)
+            answers.calls = calls + answers.calls
         return answers
 
     def send(self, method: str, answers: Answers, *arguments):
@@ -283,21 +307,3 @@ class Simulation:
         work = Pass("attack", self.reading(t), [trained], [1.0], (means, trained, cohorts[-1]))
         (measured,) = self.runner.run(work).first
         return [*measured, *self.runner.get(certified)]
-
-    def training_loss(self, reports: list[ClientReport]) -> dict:
-        """The clients' mean cross-entropy and further terms, weighted by samples; summed in client order."""
-        reports = sorted((r for r in reports if not r.skipped), key=lambda report: report.client)
-        if not reports:
-            return {"train_loss": None, "terms": {}}
-        samples = sum(report.samples for report in reports)
-        names = sorted({name for report in reports for name in report.terms})
-        means = {
-            name: math.fsum(r.samples * r.terms[name] for r in reports if name in r.terms) / samples for name in names
-        }
-        return {"train_loss": means.pop("ce"), "terms": means}
-
-
-def counted(answers: Answers) -> tuple[float, int]:
-    """The GFLOPs of the client whose operations were counted, and its samples."""
-    found = ((r.flops / 1e9, r.samples) for reports in answers.first for r in reports if r.flops)
-    return next(found, (0.0, 1))  # the client may have been skipped

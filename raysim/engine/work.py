@@ -1,7 +1,8 @@
 """A pass cut into work that idle actors pull: fixed groups, longest first, in chunks that shrink towards the end."""
 
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Container
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 NEXT = 0.005  # seconds from one call of an actor to its next within which it counts as never idle
@@ -26,6 +27,12 @@ class Pass:
             return (self.broadcast, groups, *self.extra)
         held = {k: self.states[k] for group in groups for k in group if k in self.states}
         return (self.broadcast, groups, held, *self.extra)
+
+    def without(self, clients: Container[int]) -> "Pass":
+        """The same for the others."""
+        groups = [[k for k in group if k not in clients] for group in self.groups]
+        left = [(group, cost) for group, cost in zip(groups, self.costs, strict=True) if group]
+        return replace(self, groups=[group for group, _ in left], costs=[cost for _, cost in left])
 
 
 class Call(NamedTuple):

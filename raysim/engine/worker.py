@@ -159,7 +159,8 @@ class Worker(Evaluation):
             answers[0].report = replace(answers[0].report, errors=(*errors, *answers[0].report.errors))
         for answer in answers:  # now that nothing can go wrong any more
             for key, term in answer.sums.items():
-                self.sums[key] = self.sums[key].add_(term) if key in self.sums else term
+                if (total := self.sums.setdefault(key, term)) is not term and total.shape == term.shape:
+                    total.add_(term)  # else the driver, which sees all shapes, drops the whole pass
             answer.sums = {}
         self.summed += len(answers)
         return answers
@@ -236,6 +237,8 @@ class Worker(Evaluation):
 
     def _trained(self, client: Client, terms: dict, weight: float, uploads: dict[str, Upload], flops: float):
         """The answer of a client whose trained weights the model holds."""
+        if self.model.weights.shape != client.global_weights.shape:
+            raise ValueError(f"its model has {self.model.weights.shape}, not {client.global_weights.shape}")
         share = weight / self.broadcast.total_weight
         model = {f"model/{self.broadcast.route.get(client.id, 0)}": encode_mean(self.model.weights, share)}
         return self._answer(client, uploads, model, terms, self.model.weights.nbytes, flops)
@@ -245,15 +248,16 @@ class Worker(Evaluation):
         terms: dict[str, float] | None = None, sent: int = 0, flops: float = 0.0,
     ) -> Answer:  # fmt: skip
         """What the client gives; `sums` has its further terms of the sums."""
-        each, sums = {}, sums or {}
+        each, sums, shapes = {}, sums or {}, {}
         for name, upload in uploads.items():
             sums |= {f"{name}/{key}": encode_sum(value, self.broadcast.cohort) for key, value in upload.sum.items()}
-            if upload.each or upload.told:
-                each[name] = to_host(upload.each | upload.told)
-            sent += size_in_bytes(upload.sum) + size_in_bytes(upload.each)
+            if alone := upload.each | upload.rows | upload.told:
+                each[name] = to_host(alone)
+            shapes |= upload.shapes(name)
+            sent += sum(map(size_in_bytes, (upload.sum, upload.each, upload.rows)))
         has_state = client.had_state or any(client.state.values())
         profile, self.profile = self.profile, None
-        report = ClientReport(client.id, client.samples, terms or {}, sent, flops, profile, has_state=has_state)
+        report = ClientReport(client.id, client.samples, terms or {}, sent, shapes, flops, profile, has_state=has_state)
         return Answer(report, each or None, sums, to_host(client.state) if has_state else None)
 
     def _counted(self, *clients: int):

@@ -46,7 +46,7 @@ class ClientGans(GanPart):
         first, last = (self.pool * k // client.config.clients for k in (client.id, client.id + 1))
         made = gan.sample(pixels.new_empty(last - first, 0), client.stream(f"{self.name}/pool"))
         made = to_normalised(made, client.mean, client.std)
-        return Upload(each={"images": made}, told=self.told(privacy))
+        return Upload(rows={"images": made}, told=self.told(privacy))
 
     def receive(self, server, replies):
         if not replies.each:

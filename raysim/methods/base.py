@@ -28,12 +28,21 @@ class Upload:
 
     `sum`: tensors the server needs only added over the clients; they are added exactly, at the actors.
     `each`: small things the server needs client by client.
+    `rows`: arrives with `each`, but every client may have a number of rows of its own; all other shapes are the same
+    for all clients, and --on-client-error says what becomes of one with another.
     `told`: arrives with `each` but is not counted as sent: figures for the record, or what is sent anyway.
     """
 
     sum: dict[str, torch.Tensor] = field(default_factory=dict)
     each: dict[str, object] = field(default_factory=dict)
+    rows: dict[str, torch.Tensor] = field(default_factory=dict)
     told: dict[str, object] = field(default_factory=dict)
+
+    def shapes(self, name: str) -> dict[str, tuple[int | None, ...]]:
+        """What every client's upload for the part of this name has in common."""
+        found = {f"{name} {key} (summed)": tuple(value.shape) for key, value in self.sum.items()}
+        found |= {f"{name} {key}": np.shape(value) for key, value in self.each.items()}
+        return found | {f"{name} {key}": (None, *value.shape[1:]) for key, value in self.rows.items()}
 
 
 @dataclass

@@ -92,7 +92,7 @@ class FedDPMS(Part):
             means = latents.noisy(means, self.noise, draw)
         else:
             means, labels = latents.usable(module, means, labels, self.noise, draw, limits, self.quota, self.tries)
-        return Upload(each={"means": means, "labels": labels}, told=told | {"samples": samples})
+        return Upload(rows={"means": means, "labels": labels}, told=told | {"samples": samples})
 
     def reply(self, clients):
         """The n scarcest classes of clients not yet augmented."""

@@ -54,7 +54,7 @@ class HFMDS(MixedTraining):
         similar = psnr(clients[0].pixels(made), clients[0].pixels(real))
         sizes = [len(r) for r in rows]
         pieces = zip(made.split(sizes), labels.split(sizes), similar.split(sizes), strict=True)
-        return [Upload(each={"images": x, "labels": y}, told={"psnr": p}) for x, y, p in pieces]
+        return [Upload(rows={"images": x, "labels": y}, told={"psnr": p}) for x, y, p in pieces]
 
     def synthesise(self, client, real, labels, prototypes, noise):
         """T_g Adam steps on eq. 12, summed over the images: each evolves by itself."""

@@ -129,7 +129,7 @@ class SDAFL(ClientGans):
             return None
         images = to_device(images_of(table)[own(table, client.id)], client.y.device)
         labels, confidence = predictions(client.model.module, images, size)
-        return Upload(each={"labels": labels.to(torch.int16), "confidence": confidence})
+        return Upload(rows={"labels": labels.to(torch.int16), "confidence": confidence})
 
 
 def own(table, client: int) -> slice:

