@@ -211,11 +211,33 @@ PRESETS: dict[str, Preset] = {
         _FEDDPMS_PAPER | {"dataset": "fashion_mnist", "model": "feddpms-vae"},
     ),
     "feddpms-fashion-small": Preset(
-        "FedDPMS on 2,000 images of FashionMNIST, Dirichlet 0.1: minutes on a CPU; with --method fedavg its baseline",
+        "FedDPMS on 4,000 images of FashionMNIST at 16x16, Dirichlet 0.1 (docs/results.md); also with --method fedavg",
         _FEDDPMS_PAPER
         | {
-            "dataset": "fashion_mnist", "model": "feddpms-vae", "train_size": 2_000, "test_size": 2_000, "beta": 0.1,
-            "rounds": 20, "batch_size": 20, "feddpms.quota": 20, "feddpms.tries": 20,
+            "dataset": "fashion_mnist", "model": "feddpms-vae", "image_size": 16, "train_size": 4_000,
+            "test_size": 2_000, "beta": 0.1, "rounds": 12, "local_epochs": 10, "batch_size": 20,
+            "feddpms.reconstruction": 20.0, "feddpms.noise": 0.5, "feddpms.quota": 60, "feddpms.tries": 20,
+        },
+    ),
+    # For `raysim compare`: one model for all, the one FedDPMS needs; every weight as in docs/results.md.
+    "all-methods-fashion-small": Preset(
+        "FashionMNIST, two classes per client, half of ten active: small, with settings for every method to compare",
+        {
+            "method": "fedavg", "dataset": "fashion_mnist", "model": "feddpms-vae", "image_size": 16,
+            "train_size": 2_000, "test_size": 1_000, "clients": 10, "active": 5, "partition": "classes",
+            "classes_per_client": 2, "rounds": 15, "local_steps": 40, "batch_size": 32, "lr": 0.02,
+            "feddpms.reconstruction": 20.0, "feddpms.noise": 0.5, "feddpms.quota": 40, "feddpms.tries": 20,
+            "hfmds.every": 7, "hfmds.steps": 200, "hfmds.per_client": 100,
+            "fedpa.lambda_ge": 0.5, "fedpa.lambda_po": 0.01,
+            "sdafl.pool": 1_000, "sdafl.gan_slice": 3, "sdafl.server_steps": 20,
+        }
+        | {
+            f"{part}.{key}": value
+            for part in ("sdafl", "fedgan", "feddpgan")
+            for key, value in {
+                "gan_rounds": 2 if part == "feddpgan" else 6, "gan_steps": 50, "gan_batch": 32, "gan_lr": 1e-3,
+                "critic_steps": 2, "width": 12, "noise": 32,
+            }.items()
         },
     ),
     "feddpms-cifar10": Preset(

@@ -1,6 +1,7 @@
 """One run from its configuration to its run directory: check the input, get a cluster, plan, simulate, record."""
 
 import json
+import statistics
 import time
 from pathlib import Path
 
@@ -192,6 +193,7 @@ def summarise(config: RunConfig, result: Result) -> dict:
         "method": config.method,
         "final_accuracy": accuracies[-1],
         "best_accuracy": max(accuracies),
+        "late_accuracy": statistics.fmean(accuracies[-max(1, len(accuracies) // 4) :]),  # since single rounds wander
         "rounds": config.rounds,
         "model_sha256": result.model_sha256,
         "server_state_sha256": result.server_state_sha256,

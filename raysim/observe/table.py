@@ -39,6 +39,7 @@ def _attack(figure: str, on_model: bool):
 
 COLUMNS = (
     Column("final_accuracy", "final %", _at("final_accuracy", 100)),
+    Column("late_accuracy", "last quarter %", _at("late_accuracy", 100)),
     Column("best_accuracy", "best %", _at("best_accuracy", 100)),
     Column("seconds", "seconds", _at("seconds"), 0),
     Column("megabytes_up", "MB up", _at("bytes_up", 1e-6), 1),
