@@ -17,7 +17,7 @@ from raysim.engine.plan import Plan, make_plan
 from raysim.engine.pool import Pool
 from raysim.engine.record import Record, run_directory, writing
 from raysim.engine.saver import Aside, Saver
-from raysim.engine.shared import table_digest
+from raysim.engine.shared import tables_digest
 from raysim.engine.simulation import Result, Simulation
 from raysim.engine.store import federation, release_memory
 from raysim.errors import RaysimError
@@ -146,9 +146,10 @@ def _simulate(config, inputs, out, reporter, started, runner, plan, callbacks) -
                 write_profiles(out / "profile", simulation.profiles, with_ray=plan is not None)
             reporter.say(f"profile: {out / 'profile'}")
         drawing.wait()
-        for table in result.shared.values():  # while its object store is there
-            export(table, data, class_names, out / "synthetic.parquet")
-            if pairs := pairs_of(table, data):
+        if result.shared:  # while its object store is there
+            export(result.shared, data, class_names, out / "synthetic.parquet")
+            found = [pair for table in result.shared.values() for pair in pairs_of(table, data)]
+            if pairs := sorted(found, key=lambda pair: pair.label):
                 save_pairs(pairs, out / "pairs.png")
                 draw_beside_real(pairs, class_names, out / "synthetic.png")
         summary = summarise(config, result)
@@ -188,7 +189,6 @@ def summarise(config: RunConfig, result: Result) -> dict:
     """summary.json without its times."""
     accuracies = [line["accuracy"] for line in result.history if line["accuracy"] is not None]
     similarities = [line["psnr"] for line in result.history if "psnr" in line]
-    synthetic = [table_digest(table) for table in result.shared.values()]
     return {
         "method": config.method,
         "final_accuracy": accuracies[-1],
@@ -197,7 +197,7 @@ def summarise(config: RunConfig, result: Result) -> dict:
         "rounds": config.rounds,
         "model_sha256": result.model_sha256,
         "server_state_sha256": result.server_state_sha256,
-        "synthetic_sha256": synthetic[0] if synthetic else None,
+        "synthetic_sha256": tables_digest(list(result.shared.values())),
         "psnr": similarities[-1] if similarities else None,
         "gflops_per_client_round": gflops_per_round(result.history),
         "bytes_up": sum(line["bytes_up"] for line in result.history),

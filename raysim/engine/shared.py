@@ -78,3 +78,11 @@ def table_digest(table: pa.Table) -> str:
     if SOFT in table.column_names:
         sha.update(labels_of(table).astype("<f4", copy=False).tobytes())
     return sha.hexdigest()
+
+
+def tables_digest(tables: list[pa.Table]) -> str | None:
+    """Of one table its own; of several, SHA-256 over theirs in this order."""
+    digests = [table_digest(table) for table in tables]
+    if len(digests) < 2:
+        return digests[0] if digests else None
+    return hashlib.sha256("".join(digests).encode()).hexdigest()

@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,22 +27,29 @@ def to_bytes(images: np.ndarray, federation: Federation) -> np.ndarray:
     return np.clip(np.rint(images * std + mean), 0, 255).astype(np.uint8)
 
 
-def export(table: pa.Table, federation: Federation, class_names: list[str], path: Path) -> None:
-    """Hugging Face's image layout, with source client and round. For looking at: training uses the exact floats."""
+def export(tables: dict[str, pa.Table], federation: Federation, class_names: list[str], path: Path) -> None:
+    """What the parts share, in Hugging Face's image layout with part, source client and round.
+
+    For looking at: training uses the exact floats.
+    """
     encoded = []
-    for start in range(0, table.num_rows, 1000):  # in parts: the floats are four times as large as the pixels
-        for image in to_bytes(images_of(table)[start : start + 1000], federation):
-            buffer = io.BytesIO()
-            _picture(image).save(buffer, "PNG", compress_level=1)
-            encoded.append({"bytes": buffer.getvalue(), "path": None})
+    for table in tables.values():
+        for start in range(0, table.num_rows, 1000):  # in parts: the floats are four times as large as the pixels
+            for image in to_bytes(images_of(table)[start : start + 1000], federation):
+                buffer = io.BytesIO()
+                _picture(image).save(buffer, "PNG", compress_level=1)
+                encoded.append({"bytes": buffer.getvalue(), "path": None})
     features = {
         "image": {"_type": "Image"},
         "label": {"names": class_names, "_type": "ClassLabel"},
         "client": {"dtype": "int64", "_type": "Value"},
         "round": {"dtype": "int64", "_type": "Value"},
+        "part": {"dtype": "string", "_type": "Value"},
     }
     columns = {"image": pa.array(encoded, pa.struct({"bytes": pa.binary(), "path": pa.string()}))}
-    columns |= {name: table.column(name) for name in ("label", "client", "round")}
+    for name in ("label", "client", "round"):
+        columns[name] = pa.array(np.concatenate([column(table, name) for table in tables.values()]), pa.int64())
+    columns["part"] = pa.array([part for part, table in tables.items() for _ in range(table.num_rows)], pa.string())
     content = pa.table(columns).replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
     buffer = io.BytesIO()
     pq.write_table(content, buffer)
@@ -59,7 +67,7 @@ class Pair(NamedTuple):
 
 
 def pairs_of(table: pa.Table, federation: Federation) -> list[Pair]:
-    """A few of each class, of different clients if there are as many."""
+    """A few of each class of what a part shares, of different clients if there are as many."""
     labels, clients, rounds = (column(table, name) for name in ("label", "client", "round"))
     found = []
     for label in np.unique(labels[labels >= 0])[:CLASSES]:  # below 0: none
@@ -96,8 +104,9 @@ def draw_beside_real(pairs: list[Pair], class_names: list[str], path: Path) -> N
     from matplotlib.figure import Figure
 
     present = sorted({pair.label for pair in pairs})
-    figure = Figure(figsize=(1.6 + 0.9 * 2 * PER_CLASS, 0.95 * len(present) + 0.6), layout="constrained")
-    axes = figure.subplots(len(present), 2 * PER_CLASS, squeeze=False)
+    columns = 2 * max(Counter(pair.label for pair in pairs).values())
+    figure = Figure(figsize=(1.6 + 0.9 * columns, 0.95 * len(present) + 0.6), layout="constrained")
+    axes = figure.subplots(len(present), columns, squeeze=False)
     for cell in axes.ravel():
         cell.set_axis_off()
     for row, label in enumerate(present):
@@ -105,7 +114,7 @@ def draw_beside_real(pairs: list[Pair], class_names: list[str], path: Path) -> N
         for i, pair in enumerate(pair for pair in pairs if pair.label == label):
             for cell, image in zip(axes[row, 2 * i : 2 * i + 2], (pair.real, pair.made), strict=True):
                 cell.imshow(_picture(image), cmap="gray", vmin=0, vmax=255)
-    for i in range(2 * PER_CLASS):
+    for i in range(columns):
         axes[0, i].set_title("synthetic" if i % 2 else "real", fontsize=8)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)

@@ -7,8 +7,8 @@ from PIL import Image
 from raysim.__main__ import main
 from raysim.data import load
 from raysim.engine.federation import Chunks, Federation
-from raysim.engine.shared import make_table
-from raysim.observe.synthetic import pairs_of, save_pairs, to_bytes
+from raysim.engine.shared import make_table, table_digest, tables_digest
+from raysim.observe.synthetic import export, pairs_of, save_pairs, to_bytes
 
 
 def test_pixels_come_back_rounded_and_cut():
@@ -26,9 +26,10 @@ def test_a_run_leaves_its_synthetic_images_as_a_dataset_and_a_picture(tmp_path):
     assert len(summary["synthetic_sha256"]) == 64
     assert 0 < summary["psnr"] < 40
     table = pq.read_table(out / "synthetic.parquet")
-    assert table.column_names == ["image", "label", "client", "round"]
+    assert table.column_names == ["image", "label", "client", "round", "part"]
     assert set(table["client"].to_pylist()) == set(range(5))
     assert set(table["round"].to_pylist()) == {2}
+    assert set(table["part"].to_pylist()) == {"hfmds"}
     with Image.open(out / "synthetic.png") as picture:
         assert picture.width > 500
     assert "Synthetic images beside real ones" in (out / "report.html").read_text()
@@ -39,6 +40,21 @@ def test_a_run_leaves_its_synthetic_images_as_a_dataset_and_a_picture(tmp_path):
     assert again.shape == (3, 32, 32)
     assert again.class_names[0] == "disc"
     assert len(again.train.y) + len(again.test.y) == 50
+
+
+def test_what_several_parts_share_is_all_there(tmp_path):
+    federation = Federation(None, (1, 1, 1), 2, (0.0,), (1.0,), None, None, None)
+    first, second = (
+        make_table(np.full((n, 1, 1, 1), 5.0, np.float32), np.ones(n, int), np.arange(n), np.full(n, 3)) for n in (2, 1)
+    )
+    export({"a": first, "b": second}, federation, ["x", "y"], tmp_path / "both.parquet")
+    table = pq.read_table(tmp_path / "both.parquet")
+    assert table.select(["label", "client", "part"]).to_pydict() == {
+        "label": [1, 1, 1], "client": [0, 1, 0], "part": ["a", "a", "b"],
+    }  # fmt: skip
+    assert tables_digest([]) is None
+    assert tables_digest([first]) == table_digest(first)
+    assert len({tables_digest(tables) for tables in ([first], [second], [first, second], [second, first])}) == 4
 
 
 def test_a_pair_is_of_the_client_that_made_it_or_of_another(tmp_path):
