@@ -76,17 +76,6 @@ STUDIES = {
         "λ_ge 5": MAIN | {"fedpa.lambda-ge": 5},
         "α 0.3, λ_ge 2": MAIN | {"hfmds.alpha": 0.3, "fedpa.lambda-ge": 2},
     },
-    # Rows of a seed are on the same partition and model, the VAE, whose decoder FedAvg leaves alone.
-    "feddpms-fashion": {
-        f"{name}, seed {seed}": {"preset": "feddpms-fashion-small", "seed": seed} | settings
-        for seed in (0, 1, 2)
-        for name, settings in (
-            ("FedAvg", FEDAVG),
-            ("FedDPMS", {}),
-            ("FedDPMS, reconstruction 50", {"feddpms.reconstruction": 50}),
-            ("FedDPMS, reconstruction 50, σ 0.5", {"feddpms.reconstruction": 50, "feddpms.noise": 0.5}),
-        )
-    },
     "fedpa-mnist": {
         f"{name}, seed {seed}": {"preset": f"{preset}-mnist-reference", "seed": seed}
         for seed in (3, 4, 5)

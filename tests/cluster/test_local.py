@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import grpc
 import psutil
 import pytest
 
@@ -19,6 +20,12 @@ SMALL = [
     "--train-size", "120", "--test-size", "40", "--clients", "12", "--active", "6", "--rounds", "2", "--tsne", "0",
     "--hfmds.every", "2", "--hfmds.steps", "3", "--fedpa.gen-steps", "5",
 ]  # fmt: skip
+
+# Of GCS, object manager, raylet, workers, Ray Client and dashboard agent: a call each.
+SERVICES = {
+    "NodeInfoGcsService/GetAllNodeInfo", "ObjectManagerService/Pull", "NodeManagerService/GetNodeStats",
+    "CoreWorkerService/GetCoreWorkerStats", "RayletDriver/ClusterInfo", "LogService/ListLogs",
+}  # fmt: skip
 
 
 def call(*words: str, **environment: str) -> subprocess.CompletedProcess:
@@ -102,6 +109,22 @@ class TestThreeNodes:
         wrong = call(*submit, **address, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="0" * 64)
         assert wrong.returncode != 0
         assert call(*submit, **local).returncode == 0
+
+    def test_no_service_of_ray_answers_without_the_token(self, local, state):
+        """gRPC, whose ports are open to others (docs/dashboard.md): each service at the port it has is closed."""
+        listening = [c for p in owned(state) for c in p.net_connections() if c.status == psutil.CONN_LISTEN]
+        refused = set()
+        for port in {connection.laddr.port for connection in listening}:
+            with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+                for method in SERVICES:
+                    call_it = channel.unary_unary(f"/ray.rpc.{method}", bytes, bytes)
+                    with pytest.raises(grpc.RpcError) as caught:  # an answer is no error
+                        call_it(b"", timeout=10)
+                    if caught.value.code() == grpc.StatusCode.UNAUTHENTICATED:
+                        refused.add(method)
+                    else:  # another service's port, or one for HTTP
+                        assert caught.value.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNAVAILABLE)
+        assert refused == SERVICES
 
     @pytest.mark.slow
     def test_the_main_job_in_small_has_the_hashes_of_one_process(self, local, tmp_path):
