@@ -18,7 +18,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "clus
 COMMAND = re.compile(r"^ {4,}(python -m raysim .*)$|`(python -m raysim [^`]*)`", re.MULTILINE)
 RUN = {
     "--rounds": "1", "--train-size": "60", "--test-size": "20", "--clients": "4", "--active": "2", "--hfmds.steps": "1",
-    "--in-process": "true", "--model": "small-cnn", "--local-epochs": "1",
+    "--in-process": "true", "--local-epochs": "1",
 }  # fmt: skip
 MANY = ("compare", "sweep")
 
@@ -32,8 +32,8 @@ def documented() -> dict[str, list[str]]:
 
 def smaller(words: list[str], folder: Path) -> list[str]:
     """The command on data made for it, with settings that take seconds."""
-    places = {"path/to/data": folder / "data", "path/to/folder": folder / "folder", "RUN_DIR": folder / "run"}
-    words = [str(places.get(word, word)) for word in words]
+    places = {"path/to/data": "data", "DIR": "data", "path/to/folder": "folder", "RUN_DIR": "run"}
+    words = [str(folder / places[word]) if word in places else word for word in words]
     if words[0] not in ("run", *MANY) or "--help" in words:
         return words
     settings = RUN | ({"--seeds": "0"} if words[0] in MANY else {})
@@ -50,7 +50,7 @@ def smaller(words: list[str], folder: Path) -> list[str]:
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """A folder with the data, the run and the module that commands speak of."""
-    for name, channels, size in (("cifar10", 3, 32), ("mnist", 1, 28)):
+    for name, channels, size in (("cifar10", 3, 32), ("mnist", 1, 28), ("fashion_mnist", 1, 28)):
         images = [encoded(x) for x in pixels(60, channels, size)]
         for split in ("train", "test"):
             write_parquet(tmp_path / f"data/{name}/{split}.parquet", images, [i % 10 for i in range(60)])
