@@ -170,7 +170,7 @@ def spread_text(spread: tuple[float, float | None] | None, digits: int = 2) -> s
 def _table(groups: list[Group]) -> str:
     similar = any(group.spread("psnr") for group in groups)
     reported = any(papers.find(group.settings) for group in groups)
-    heads = ["method", "runs", "accuracy %", "best %"]
+    heads = ["method", "runs", "accuracy %", "last quarter %", "best %"]
     heads += ["paper %"] if reported else []
     heads += ["PSNR dB"] + ["paper dB"] * reported if similar else []
     heads += ["GFLOPs*", "sent up", "sent down", "time"]
@@ -185,7 +185,7 @@ def _table(groups: list[Group]) -> str:
         unfinished = sum(not run.summary for run in group.runs)
         note = f"<small>{unfinished} not finished</small>" if unfinished else ""
         cells = [f"{escape(group.name)}{note}", str(len(group.runs)), shown]
-        cells.append(spread_text(group.spread("best_accuracy", 100)))
+        cells += [spread_text(group.spread(key, 100)) for key in ("late_accuracy", "best_accuracy")]
         if reported:
             cells.append("<br>".join(_reported(f.accuracy, f.std, f.paper) for f in figures) or "–")
         if similar:
