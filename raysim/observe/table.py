@@ -27,7 +27,7 @@ def _at(key: str, factor: float = 1.0):
 
 
 def _attack(figure: str, on_model: bool):
-    """Of the attack on the model, or the highest of those on what the parts share."""
+    """Of the attack on the model, or the highest of what was found in what the parts share."""
 
     def read(summary: dict) -> float | None:
         told = {name.rpartition("."): value for name, value in (summary.get("privacy") or {}).items()}
@@ -45,7 +45,7 @@ COLUMNS = (
     Column("megabytes_up", "MB up", _at("bytes_up", 1e-6), 1),
     Column("megabytes_down", "MB down", _at("bytes_down", 1e-6), 1),
     Column("psnr", "PSNR dB", _at("psnr")),
-    Column("psnr_nearest", "PSNR to nearest", _at("psnr_nearest")),
+    Column("psnr_nearest", "PSNR to nearest", _attack("psnr_nearest", False)),
     Column("shared_auc", "attack on shared data: AUC", _attack("auc", False), 3),
     Column("shared_tpr", "TPR at 1 % FPR", _attack("tpr_at_1%_fpr", False), 3),
     Column("model_auc", "attack on model: AUC", _attack("auc", True), 3),
