@@ -62,11 +62,19 @@ def simulate(
         runner.stop()
 
 
-def simulate_on_ray(dataset: Dataset | None = None, saver=None, on_round=lambda line: None, **settings) -> Result:
+def simulate_on_ray(
+    dataset: Dataset | None = None, saver=None, on_round=lambda line: None, on_event=lambda kind, **details: None,
+    **settings,
+) -> Result:  # fmt: skip
     """Run on the Ray this process is connected to."""
     config = configure(**settings)
     plan = make_plan(config, cluster.nodes(), client_bytes=2**20)
-    return simulate(dataset, Pool(plan, config), saver, on_round, **settings)
+    return simulate(dataset, Pool(plan, config, on_event=on_event), saver, on_round, **settings)
+
+
+def told_to(events: list):
+    """An `on_event` that adds (kind, details) to the list."""
+    return lambda kind, **details: events.append((kind, details))
 
 
 UNEQUAL = ("seconds", "phases", "failures", "retries")  # between two runs of one configuration

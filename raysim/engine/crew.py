@@ -3,10 +3,11 @@
 import time
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import OutOfMemoryError, RayError
 
 from raysim.config import RunConfig
-from raysim.engine.messages import TRIES, RunFailure
+from raysim.engine.cluster import draining
+from raysim.engine.messages import TRIES, OutOfMemory, RunFailure
 from raysim.engine.places import Places
 from raysim.engine.plan import Plan
 
@@ -25,13 +26,14 @@ class Crew:
         self.looked = time.monotonic()  # at the nodes
 
     def follow_nodes(self, at_once: bool = False) -> None:
-        """Let go of the actors of nodes that are gone, and start some on nodes that have joined."""
+        """Let go of the actors of nodes that are gone or about to go, and start some on nodes that have joined."""
         if not at_once and time.monotonic() - self.looked < NODE_SECONDS:
             return
         self.looked = time.monotonic()
+        going = draining()  # first: Ray ends such a node as soon as it has nothing to do
         lost, joined = self.places.changes()
         for node, actors in lost.items():
-            self.on_event("node_lost", node=node, actors=actors)
+            self.on_event("node_draining" if node in going else "node_lost", node=node, actors=actors)
             for index in actors:
                 self._drop(index)
         for node, actors in joined.items():
@@ -77,15 +79,20 @@ class Crew:
             if len(self.starting) == len(self.actors) and time.monotonic() - since > self.watchdog:
                 raise self._stuck(f"client actor {index} to start")
 
-    def _replace(self, index: int, error: RayError, groups: list[list[int]]) -> None:
-        """A new actor in the dead one's place, if its node is there. The old is killed: it may be only out of reach."""
+    def _replace(self, index: int, error: RayError | OutOfMemory, groups: list[list[int]]) -> None:
+        """A new actor in the lost one's place, if its node is there; without memory for it, the others go on alone.
+
+        The old is killed: it may be only out of reach.
+        """
         self.failures += 1
         reason = str(error).strip().splitlines()[0]
         self.on_event("actor_lost", actor=index, reason=reason, clients=sum(map(len, groups)))
         if index in self.actors:
             ray.kill(self.actors[index])
         self.follow_nodes(at_once=True)
-        if index in self.actors:
+        if isinstance(error, OutOfMemory | OutOfMemoryError) and index in self.actors and len(self.actors) > 1:
+            self._give_up(index, "out of memory: the others do its work")
+        elif index in self.actors:
             self._start(index)
 
     def _drop(self, index: int) -> None:

@@ -53,6 +53,11 @@ class Federation:
     clients: Chunks  # by client
     test: Chunks  # by evaluation batch, or by client
 
+    def typical(self, clients: list[int]) -> int:
+        """The one whose size is nearest to their mean."""
+        sizes = self.sizes[clients]
+        return clients[int(np.abs(sizes - sizes.mean()).argmin())]
+
     def pixel_range(self, device) -> tuple:
         """The normalised values of black and white, per channel."""
         mean, std = (np.array(v, dtype=np.float32).reshape(1, -1, 1, 1) for v in (self.mean, self.std))

@@ -55,5 +55,9 @@ class ServerLost(RunFailure):
     """The server actor died, or something it gave is gone: the run goes on from its last checkpoint."""
 
 
+class OutOfMemory(RunFailure):
+    """An actor's GPU has no memory left: not a client's doing, and fewer actors at once may do without."""
+
+
 class ClientFailure(RunFailure):
     """A client's own code raised, or its update cannot be used."""

@@ -2,6 +2,7 @@
 
 import importlib
 import secrets
+import traceback
 from collections.abc import Iterator
 
 import ray
@@ -9,6 +10,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from raysim.engine.cluster import nodes
+from raysim.engine.messages import OutOfMemory
 from raysim.engine.plan import Node, Plan, Slot
 from raysim.errors import PlanError
 from raysim.observe.metrics import ActorMetrics
@@ -48,7 +50,11 @@ class ClientActor(_Host):
         if self.metrics and method in ("train", "reply"):
             broadcast, groups, *_ = arguments
             self.metrics.at(broadcast.t, groups[0][0])
-        return super().call(method, *arguments)
+        torch = importlib.import_module("torch")  # as the worker has done
+        try:
+            return super().call(method, *arguments)
+        except torch.OutOfMemoryError as error:
+            raise OutOfMemory(f"out of memory in {method}: {error}", traceback.format_exc()) from None
 
 
 class Places:

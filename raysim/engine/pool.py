@@ -9,7 +9,7 @@ from ray.exceptions import GetTimeoutError, ObjectLostError, OwnerDiedError, Ray
 from raysim.config import RunConfig
 from raysim.engine import crew
 from raysim.engine.crew import Crew
-from raysim.engine.messages import TRIES, ClientFailure, RunFailure, ServerLost
+from raysim.engine.messages import TRIES, ClientFailure, OutOfMemory, RunFailure, ServerLost
 from raysim.engine.plan import Plan
 from raysim.engine.work import Answers, Call, Pass, Queue
 
@@ -47,7 +47,7 @@ class Pool(Crew):
         except GetTimeoutError:
             raise self._stuck(whom) from None
         except RayTaskError as error:
-            if isinstance(error.cause, ClientFailure):
+            if isinstance(error.cause, ClientFailure | OutOfMemory):
                 raise error.cause from None
             if isinstance(error.cause, RayError):  # what the task needed is gone
                 raise _server_lost(error.cause) from None
@@ -163,7 +163,7 @@ class Pool(Crew):
                 rate = (log[-1].ended - began) / queue.cost_of(groups)
                 self.slowest[work.method] = max(rate, self.slowest.get(work.method, 0.0))
                 idle.append(index)
-            except RayError as error:  # it died, ran out of memory, went with its node, or is out of reach
+            except (RayError, OutOfMemory) as error:  # it died, went with its node, has no room, or is out of reach
                 log.append(Call(index, began, time.monotonic(), lost=True))
                 first = groups[0][0]
                 deaths[first] = deaths.get(first, 0) + 1

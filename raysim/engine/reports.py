@@ -1,9 +1,9 @@
-"""What the driver makes of the clients' reports of a pass, taken together."""
+"""What the driver makes of a pass's answers, taken together."""
 
 import math
 from collections import Counter
 
-from raysim.engine.messages import ClientReport
+from raysim.engine.messages import LOSS_BITS, ClientReport
 from raysim.engine.work import Answers
 
 
@@ -21,6 +21,15 @@ def training_loss(reports: list[ClientReport]) -> dict:
     names = sorted({name for report in reports for name in report.terms})
     means = {name: math.fsum(r.samples * r.terms[name] for r in reports if name in r.terms) / samples for name in names}
     return {"train_loss": means.pop("ce"), "terms": means}
+
+
+def evaluated(counts: list[tuple[int, int | None]], images: int) -> dict:
+    """Accuracy and mean loss from each test batch's correct predictions and summed loss (None: it is not finite)."""
+    finite = all(loss is not None for _, loss in counts)
+    return {
+        "accuracy": sum(correct for correct, _ in counts) / images,
+        "loss": sum(loss for _, loss in counts) / 2.0**LOSS_BITS / images if finite else None,
+    }
 
 
 def counted(reports: list[ClientReport]) -> tuple[float, int]:

@@ -12,9 +12,9 @@ import pyarrow as pa
 from raysim.config import RunConfig
 from raysim.engine.checkpoint import Checkpoint
 from raysim.engine.federation import Federation
-from raysim.engine.messages import LOSS_BITS, TRIES, Broadcast, ClientFailure, ClientReport, ServerLost
+from raysim.engine.messages import TRIES, Broadcast, ClientFailure, ClientReport, ServerLost
 from raysim.engine.record import digest
-from raysim.engine.reports import all_reports, counted, misshapen, training_loss
+from raysim.engine.reports import all_reports, counted, evaluated, misshapen, training_loss
 from raysim.engine.work import Answers, Call, Pass, in_groups, spans
 from raysim.methods.base import overrides
 from raysim.privacy.figures import Figure
@@ -171,9 +171,9 @@ class Simulation:
         """Local training of the cohort; the server averages."""
         broadcast = self.broadcast(t, cohort, line)
         if t == self.config.rounds:  # once: counting slows that client down
-            broadcast = replace(broadcast, counted=self.typical(cohort))
+            broadcast = replace(broadcast, counted=self.federation.typical(cohort))
         if self.config.profile and t == min(2, self.config.rounds):  # the first is still warming up
-            broadcast = replace(broadcast, profiled=self.typical(cohort))
+            broadcast = replace(broadcast, profiled=self.federation.typical(cohort))
         for part in self.config.parts:
             if overrides(part, "route"):
                 route = self.runner.get(self.runner.call_server("route", part.name, t, cohort))
@@ -205,11 +205,6 @@ class Simulation:
         """Keep the table and the trace that came with an answer, if one did."""
         for profile in (report.profile for reports in answers.first for report in reports if report.profile):
             self.profiles[name] = profile
-
-    def typical(self, cohort: list[int]) -> int:
-        """The client whose size is nearest to the cohort's mean."""
-        sizes = self.federation.sizes[cohort]
-        return cohort[int(np.abs(sizes - sizes.mean()).argmin())]
 
     def broadcast(self, t: int, clients: list[int], line: dict, with_model: bool = True) -> Broadcast:
         """What this pass's clients are sent; the model does not count where they have no use for it."""
@@ -282,13 +277,8 @@ class Simulation:
         states = self.states if self.config.evaluation == "clients" else None
         work = Pass("evaluate", self.reading(t), in_groups(list(range(len(sizes))), 1), sizes.tolist(), states=states)
         answers = self.runner.run(work)
-        self.calls["evaluation"], counts = answers.calls, answers.first
-        images = int(sizes.sum())
-        finite = all(loss is not None for _, loss in counts)
-        return {
-            "accuracy": sum(correct for correct, _ in counts) / images,
-            "loss": sum(loss for _, loss in counts) / 2.0**LOSS_BITS / images if finite else None,
-        }
+        self.calls["evaluation"] = answers.calls
+        return evaluated(answers.first, int(sizes.sum()))
 
     def sample_features(self) -> dict[str, tuple]:
         """Features to be drawn: of real and shared images from an actor, generated ones from the server."""

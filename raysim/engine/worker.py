@@ -14,15 +14,7 @@ import torch
 from ray.exceptions import RayError
 
 from raysim.engine import fused
-from raysim.engine.client import (
-    PERSONAL,
-    Client,
-    begin,
-    forward,
-    initial_model,
-    split_labelled,
-    train,
-)  # fmt: skip
+from raysim.engine.client import PERSONAL, Client, begin, forward, initial_model, split_labelled, train
 from raysim.engine.device import compiled, fingerprint, prepare_torch
 from raysim.engine.evaluation import Evaluation
 from raysim.engine.exact import NotSummable, encode_mean, encode_sum
@@ -281,7 +273,7 @@ class Worker(Evaluation):
         where = f"{who} failed in round {self.broadcast.t} ({self.config.method})"
         try:
             yield
-        except RayError:  # what it needed is gone: not the client's doing
+        except (RayError, torch.OutOfMemoryError):  # what it needed is gone or taken: not the client's doing
             raise
         except NotSummable as error:
             raise ClientFailure(f"{where}: its update {error}; a lower --lr usually helps", "") from error

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -13,7 +15,7 @@ from raysim.engine.checkpoint import Checkpoints
 from raysim.engine.plan import make_plan
 from raysim.engine.saver import Saver
 from raysim.engine.shared import table_digest
-from tests.simulate import SYNTHESIS, comparable, configure, simulate, simulate_on_ray
+from tests.simulate import SYNTHESIS, comparable, configure, simulate, simulate_on_ray, told_to
 
 EVERYTHING = "tests.parts.everything"  # all hooks at once
 
@@ -33,6 +35,11 @@ def three_nodes():
         nodes.shutdown()
 
 
+def keeping(folder):
+    """Makes what keeps a run's checkpoints in the folder."""
+    return lambda runner: Saver(Checkpoints(folder / "checkpoints", {}), runner, runner.on_event)
+
+
 @pytest.mark.usefixtures("three_nodes")
 def test_three_nodes():
     plan = make_plan(configure(), cluster.nodes(), client_bytes=2**20)
@@ -41,6 +48,28 @@ def test_three_nodes():
     here, there = simulate(**SYNTHESIS), simulate_on_ray(**SYNTHESIS)
     assert comparable(there) == comparable(here)
     assert table_digest(there.shared["hfmds"]) == table_digest(here.shared["hfmds"])
+
+
+def test_the_work_moves_from_a_node_that_drains(three_nodes, tmp_path, monkeypatch):
+    """Before it is gone: Ray says so when a node is preempted or scaled down."""
+    monkeypatch.setattr(crew, "NODE_SECONDS", 0.0)
+    nodes, (_, leaving) = three_nodes
+    settings = {"method": EVERYTHING, "active": 10, "rounds": 4}
+    events = []
+
+    def on_round(line):
+        if line["round"] == 2 and not cluster.draining():
+            drain = ["drain-node", "--address", nodes.address, "--node-id", leaving.node_id]
+            why = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "a test"]
+            command = [sys.executable, "-m", "ray.scripts.scripts", *drain, *why, "--deadline-remaining-seconds", "600"]
+            subprocess.run(command, check=True, capture_output=True)
+
+    moved = simulate_on_ray(**settings, saver=keeping(tmp_path), on_round=on_round, on_event=told_to(events))
+    assert comparable(moved) == comparable(simulate(**settings))
+    (told,) = [details for kind, details in events if kind == "node_draining"]
+    assert told["node"] == leaving.node_id
+    assert len(told["actors"]) == 1
+    assert not any(kind in ("actor_lost", "node_lost") for kind, _ in events)
 
 
 @pytest.mark.parametrize(
@@ -64,11 +93,7 @@ def test_a_node_that_held_states_is_lost_and_another_joins(three_nodes, tmp_path
             events.append(("node_joined",))
             nodes.add_node(num_cpus=4, object_store_memory=80 * 2**20)
 
-    def saver(runner):
-        runner.on_event = lambda kind, **details: events.append((kind, details))
-        return Saver(Checkpoints(tmp_path / "checkpoints", {}), runner, runner.on_event)
-
-    disturbed = simulate_on_ray(**settings, saver=saver, on_round=on_round)
+    disturbed = simulate_on_ray(**settings, saver=keeping(tmp_path), on_round=on_round, on_event=told_to(events))
     assert comparable(disturbed) == comparable(simulate(**settings | {"actor_per_client": False}))
     assert [line["round"] for line in disturbed.history] == list(range(1, 9))
     told = {event[0]: event[1] for event in events if len(event) > 1}

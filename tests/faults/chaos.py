@@ -26,6 +26,7 @@ SCENARIOS = {
     "rpc": clusters.rpc,
     "head": clusters.head,
     "store": clusters.store,
+    "memory": clusters.memory,
     "policies": misbehaving.policies,
 }
 

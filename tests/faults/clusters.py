@@ -1,9 +1,13 @@
-"""Chaos: nodes, the head, the network and the object store fail the run."""
+"""Chaos: nodes, the head, the network, the object store and the memory fail the run."""
 
 import json
 import time
 
-from tests.faults.harness import GRACE, REAPED, Lab, Outcome, crash, descendants, events, told
+import psutil
+
+from tests.faults.harness import GRACE, REAPED, SMALL, Lab, Outcome, crash, descendants, events, told
+
+MEAL_MB = 2000  # memory a client of `memory` takes
 
 
 def nodes(lab: Lab, rounds: int = 20) -> Outcome:
@@ -82,6 +86,28 @@ def head(lab: Lab) -> Outcome:
         lab.finish(outcome, lab.start("resume", out, address=address))
         outcome.add_resumed(out, before, began)
     outcome.recoveries = [took + seconds for seconds in outcome.recoveries]
+    outcome.compare(out, lab.undisturbed(*settings))
+    return outcome
+
+
+def memory(lab: Lab, rounds: int = 3) -> Outcome:
+    """Two clients at once are more than the node's memory: Ray kills an actor, and the run goes on with one less."""
+    settings = [*SMALL, "--method", "tests.parts.hungry", "--rounds", rounds]
+    out, outcome = lab.folder / "run", Outcome("")
+    there = psutil.virtual_memory()
+    # What is in use, Ray with its actors, and one and a half meals.
+    most = (there.total - there.available) / 2**20 + 1500 + 1.5 * MEAL_MB
+    if most > 0.95 * there.total / 2**20:
+        raise RuntimeError(f"this machine has too little free memory: {there.available >> 20} MB")
+    share = f"{most * 2**20 / there.total:.4f}"
+    with lab.cluster("--num-cpus", "2", RAY_memory_usage_threshold=share) as (address, _):
+        hungry = ["--hungry.megabytes", MEAL_MB, "--actors", 2, "--out", out]
+        lab.finish(outcome, lab.start("run", *settings, *hungry, address=address))
+    killed = events(out, "actor_given_up")
+    outcome.faults = f"{len(killed)} killed for want of memory"
+    if len(killed) != 1 or "out of memory" not in killed[0]["reason"]:
+        outcome.problems.append(f"{outcome.faults}, not one: {killed}")
+    outcome.add(out)
     outcome.compare(out, lab.undisturbed(*settings))
     return outcome
 

@@ -223,15 +223,16 @@ class Lab:
     # -- clusters ----------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def cluster(self, *options: str, stays: bool = True):
-        """A head of its own with these `ray start` options; its address and its process.
+    def cluster(self, *options: str, stays: bool = True, **variables: str):
+        """A head of its own with these `ray start` options and variables; its address and its process.
 
         If it `stays`, all its CPUs and GPUs must be free in the end.
         """
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{free.getsockname()[1]}"
-        head = self.node("--head", "--port", address.rpartition(":")[2], "--include-dashboard=false", *options)
+        own = ["--head", "--port", address.rpartition(":")[2], "--include-dashboard=false"]
+        head = self.node(*own, *options, **variables)
         try:
             _until_listening(address)
             yield address, head
@@ -242,13 +243,13 @@ class Lab:
                 stop(node)
             self.nodes.clear()
 
-    def node(self, *options: str) -> subprocess.Popen:
+    def node(self, *options: str, **variables: str) -> subprocess.Popen:
         """`ray start --block`, a process that ends what it started when it is ended, as it is with the cluster."""
         ray = Path(sys.executable).with_name("ray")
         apart = ["--node-ip-address", "127.0.0.1", "--min-worker-port", "0", "--max-worker-port", "0"]
         apart += ["--dashboard-agent-listen-port", "0", "--disable-usage-stats"]
         command = [str(ray), "start", "--block", *apart, *options]
-        self.nodes.append(self._start(command, "ray.log", {"RAY_AUTH_MODE": "disabled"}))
+        self.nodes.append(self._start(command, "ray.log", {"RAY_AUTH_MODE": "disabled"} | variables))
         return self.nodes[-1]
 
     def wait_ready(self, address: str, nodes: int = 1) -> None:

@@ -6,7 +6,7 @@ What is lost with a node is in tests/cluster/test_nodes.py, with the driver in t
 import pytest
 
 from tests.faults.chaos import conduct
-from tests.faults.clusters import rpc
+from tests.faults.clusters import memory, rpc
 from tests.faults.killed import clients, server
 
 
@@ -16,8 +16,9 @@ from tests.faults.killed import clients, server
         (clients, {"kills": 5, "rounds": 3}),
         (server, {"kills": 3, "phases": ("receive", "generator", "checkpoint")}),
         pytest.param(rpc, {"tries": 1}, marks=pytest.mark.slow),
+        pytest.param(memory, {"rounds": 1}, marks=pytest.mark.slow),
     ],
-    ids=["clients", "server", "rpc"],
+    ids=["clients", "server", "rpc", "memory"],
 )
 def test_it_ends_as_if_nothing_had_happened(tmp_path, scenario, counts):
     assert conduct(scenario, tmp_path / "lab", **counts).problems == []

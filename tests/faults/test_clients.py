@@ -3,8 +3,8 @@
 import pytest
 
 from raysim.engine.in_process import InProcess
-from raysim.engine.messages import ClientFailure
-from tests.simulate import comparable, simulate, simulate_on_ray
+from raysim.engine.messages import ClientFailure, RunFailure
+from tests.simulate import comparable, simulate, simulate_on_ray, told_to
 
 DOOMED = {"method": "tests.parts.doomed", "active": 10}
 ALL = {"active": 10}
@@ -20,7 +20,7 @@ def watched(runner=None):
     """A runner and the events it tells."""
     events = []
     runner = runner or InProcess()
-    runner.on_event = lambda kind, **details: events.append((kind, details))
+    runner.on_event = told_to(events)
     return runner, events
 
 
@@ -112,3 +112,19 @@ class TestOnRay:
     def test_left_out_on_actors_too(self, how):
         settings = DOOMED | {"on_client_error": "skip", "doomed.how": how}
         assert comparable(simulate_on_ray(**settings, actors=3)) == comparable(simulate(**settings))
+
+    def test_without_memory_fewer_actors_go_on(self, tmp_path):
+        """As a GPU raises it; what Ray does where a node has none left is in test_chaos.py."""
+        settings, events = {"doomed.how": "memory"} | fuses(tmp_path, 1), []
+        result = simulate_on_ray(**DOOMED, **settings, actors=3, on_event=told_to(events))
+        assert comparable(result) == comparable(simulate(**ALL))
+        assert [line["failures"] for line in result.history] == [0, 1, 0]
+        assert [kind for kind, _ in events] == ["actor_lost", "actor_given_up"]
+        assert "no room on this GPU" in events[0][1]["reason"]
+
+    def test_the_last_actor_tries_again_and_then_the_run_stops(self, tmp_path):
+        settings, events = {"doomed.how": "memory"} | fuses(tmp_path, 9), []
+        with pytest.raises(RunFailure, match=r"client 3 took its actor down 4 times"):
+            simulate_on_ray(**DOOMED, **settings, actors=2, on_event=told_to(events))
+        assert [kind for kind, _ in events] == ["actor_lost", "actor_given_up", *["actor_lost", "actor_back"] * 2]
+        assert len(list(tmp_path.iterdir())) == 5

@@ -1,4 +1,4 @@
-"""Goes wrong on purpose, for one client in one round: dies, raises, hangs, or gives back nonsense.
+"""Goes wrong on purpose, for one client in one round: dies, raises, finds no memory, hangs, or gives back nonsense.
 
 `sum`, `each` and `rows` are uploads of a wrong shape. That of the sum could be added to the others'.
 """
@@ -21,7 +21,7 @@ SHAPES = {"sum": ((4, 3), (3,)), "each": ((5,), (6,)), "rows": ((7, 2), (7, 3))}
 class Doomed(Part):
     """Goes wrong once per file in `fuses`, removing one each time; without a folder always, but then it never dies."""
 
-    how: Literal["dies", "raises", "hangs", "stops", "nan", "weightless", "sum", "each", "rows"] = setting(
+    how: Literal["dies", "raises", "memory", "hangs", "stops", "nan", "weightless", "sum", "each", "rows"] = setting(
         "dies", "what happens"
     )
     fuses: str = setting("", "folder of fuses")
@@ -34,6 +34,8 @@ class Doomed(Part):
             return
         if self.how == "raises":
             raise ValueError("this client is doomed")
+        if self.how == "memory":
+            raise torch.OutOfMemoryError("no room on this GPU")
         while self.how == "hangs":
             pass
         if self.fuses:
