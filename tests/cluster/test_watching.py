@@ -208,7 +208,7 @@ def test_no_port_is_open_to_others_but_those_of_ray_that_the_documentation_lists
                 continue
     assert refused == {401}
     assert all(text.startswith("# HELP") for text in answers.values())
-    assert {kind for kind, _ in answers} <= {"dashboard agent", "autoscaler"}
+    assert {kind for kind, _ in answers} <= {"dashboard agent", "autoscaler", "dashboard"}
 
 
 def test_only_who_has_the_token_submits_and_connects(running):
