@@ -2,73 +2,90 @@
 
     python -m benchmarks.metrics --out docs/benchmarks.md
 
-Two runs of one configuration, each on its own Ray, one with `--no-metrics`; they take turns round by round, and who
-goes first alternates. Ray hands metrics on every 10 s, in whosever turn: so processor time is taken over blocks of
-rounds, waiting included, and the interval is that of the blocks' differences.
+Pairs of runs of one configuration, each run on its own Ray, one of them with `--no-metrics`, take turns round by round.
+The processor time of equal training varies by more from process to process than metrics can cost. So the clients of
+these runs have next to no samples, and a round is followed by a pause as long as a whole one: as many calls and
+metrics, and as many of Ray's exports (one every 10 s) per round, with little else. What a round costs more is then held
+against a round with all samples.
 """
 
 import argparse
 import json
 import math
 import statistics
+import time
 from pathlib import Path
+
+from scipy.stats import t as student
 
 from benchmarks.report import machine, publish, spread, table
 from benchmarks.turns import Side, here, tree_cpu
 from benchmarks.workloads import PROCESSES, Workload
 
-WARM_UP = 2
+WARM_UP = 20  # rounds, in which Ray's processes come to rest
+FEW_SAMPLES = 2
 
 
-def measure(workload: Workload, blocks: int, rounds: int) -> tuple[list[float], list[float]]:
-    """Processor seconds of each block of rounds: with metrics, and without."""
+def start(workload: Workload, metrics: bool) -> Side:
+    command = here("ours", workload.to_json(), "--settings", json.dumps({"metrics": metrics}))
+    return Side("with metrics" if metrics else "without", command, sampled=False)
+
+
+def whole_rounds(workload: Workload, rounds: int) -> tuple[float, float]:
+    """Seconds and processor seconds of a round with all samples and no metrics: medians."""
+    with start(workload, metrics=False) as side:
+        found = [side.round() for _ in range(WARM_UP + rounds)][WARM_UP:]
+    return statistics.median(r["seconds"] for r in found), statistics.median(r["cpu"] for r in found)
+
+
+def pair(workload: Workload, rounds: int, pause: float, first: bool) -> dict[bool, float]:
+    """Metrics or not -> processor seconds of a round. `first` says whether the run with metrics starts first."""
     sides = {}
     try:
-        for name, on in (("with metrics", True), ("without", False)):
-            command = here("ours", workload.to_json(), "--settings", json.dumps({"metrics": on}))
-            sides[name] = Side(name, command, sampled=False)
-        for side in sides.values():
-            for _ in range(WARM_UP):
-                side.warm_up()
-        found: dict[str, list[float]] = {name: [] for name in sides}
-        for block in range(blocks):
-            before = {name: tree_cpu(side.process.pid) for name, side in sides.items()}
-            for i in range(rounds):
-                for _, side in sorted(sides.items(), reverse=bool((block + i) % 2)):
-                    side.round()
-            for name, side in sides.items():
-                found[name].append(tree_cpu(side.process.pid) - before[name])
+        for metrics in (first, not first):
+            sides[metrics] = start(workload, metrics)
+        for i in range(WARM_UP + rounds):
+            if i == WARM_UP:
+                before = {metrics: tree_cpu(side.process.pid) for metrics, side in sides.items()}
+            for metrics in (first, not first) if i % 2 else (not first, first):
+                sides[metrics].round()
+            time.sleep(pause)
+        return {on: (tree_cpu(side.process.pid) - before[on]) / rounds for on, side in sides.items()}
     finally:
         for side in sides.values():
             side.stop()
-    return found["with metrics"], found["without"]
 
 
 def interval(differences: list[float]) -> tuple[float, float]:
-    """Mean and half the width of its 95 % interval (normal: the blocks are many)."""
-    mean = statistics.fmean(differences)
-    return mean, 1.96 * statistics.stdev(differences) / math.sqrt(len(differences))
+    """Mean and half the width of its 95 % interval, by Student's t."""
+    spread_of_mean = statistics.stdev(differences) / math.sqrt(len(differences))
+    return statistics.fmean(differences), float(student.ppf(0.975, len(differences) - 1)) * spread_of_mean
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--blocks", type=int, default=30)
-    parser.add_argument("--rounds", type=int, default=10, help="in a block")
+    parser.add_argument("--pairs", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=150, help="of each run of a pair")
     parser.add_argument("--clients", type=int, default=20, help="all of them active")
-    parser.add_argument("--samples", type=int, default=100, help="of each client")
+    parser.add_argument("--samples", type=int, default=100, help="of each client, in a whole round")
     parser.add_argument("--out", type=Path, help="file to put the section into")
     asked = parser.parse_args(arguments)
     workload = Workload("metrics", "small-cnn", (1, 28, 28), asked.clients, asked.samples, asked.clients, 0)
-    on, off = measure(workload, asked.blocks, asked.rounds)
-    mean, half = interval([100 * (a - b) / b for a, b in zip(on, off, strict=True)])
-    rows = [[name, spread([s / asked.rounds for s in found])] for name, found in (("with", on), ("without", off))]
+    seconds, whole = whole_rounds(workload, min(20, asked.rounds))
+    small = workload.resized(samples=FEW_SAMPLES)
+    found = [pair(small, asked.rounds, seconds, first=bool(i % 2)) for i in range(asked.pairs)]
+    more, half = interval([measured[True] - measured[False] for measured in found])
+    sides = {"with": True, "without": False}
+    rows = [[name, spread([1000 * measured[on] for measured in found], 1)] for name, on in sides.items()]
     text = [
         "## Metrics",
-        f"`python -m benchmarks.metrics`: {asked.clients} clients of {asked.samples} samples, small-cnn, {PROCESSES} "
-        f"actors; {asked.blocks} blocks of {asked.rounds} rounds, in turns. CPU seconds of a round, all processes; "
-        "medians of blocks, lowest to highest in brackets. With metrics a round takes "
-        f"**{mean:+.2f} % ± {half:.2f} %** (95 %) more.",
-        table(["metrics", "CPU s per round"], rows),
+        f"`python -m benchmarks.metrics`: {asked.clients} clients, all active, small-cnn, {PROCESSES} actors. A round "
+        f"of clients with {asked.samples} samples takes {seconds:.2f} s and {1000 * whole:.0f} ms of CPU (all "
+        f"processes). What metrics add is measured where little else is done: clients with {FEW_SAMPLES} samples, "
+        f"{asked.pairs} pairs of runs with and without, {asked.rounds} rounds each in turns, {seconds:.2f} s of pause "
+        f"after each. They add {1000 * more:+.2f} ms ± {1000 * half:.2f} ms (95 %, over the pairs) to a round: "
+        f"**{100 * more / whole:+.2f} % ± {100 * half / whole:.2f} %** of a whole one.",
+        table(["metrics", "CPU ms of such a round: median of the pairs"], rows),
         machine(),
     ]
     publish("metrics", "\n\n".join(text), asked.out)
