@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.installed
 
-.PHONY: demo test test-slow chaos lint bench docs setup clean
+.PHONY: demo test test-slow chaos golden lint bench docs setup clean
 .DEFAULT_GOAL := demo
 
 setup: $(SETUP)
@@ -28,6 +28,9 @@ test-slow: $(SETUP)
 
 chaos: $(SETUP)
 	$(BIN)/python -m tests.faults.chaos
+
+golden: $(SETUP)
+	$(BIN)/python -m tests.golden
 
 lint: $(SETUP)
 	$(BIN)/ruff check .
