@@ -36,11 +36,11 @@ class Kept:
 def kept_of(workload: Workload, per_client: int) -> Kept:
     """Of a round in which all clients train and share images; not optimised ones, which are as large."""
     from raysim.config import resolve
+    from raysim.data.federated_writer import federation
     from raysim.engine.in_process import InProcess
-    from raysim.engine.saver import Saver
     from raysim.engine.simulation import Simulation
-    from raysim.engine.store import federation
     from raysim.run import prepare
+    from raysim.storage.checkpoint_writer import Saver
 
     short = {
         "rounds": 1, "active": workload.clients, "local_steps": 1, "dataset": "shapes", "test_size": CLASSES,
@@ -62,8 +62,8 @@ def model_of(name: str) -> Kept:
     """Of FedAvg: nothing but the model."""
     import torch
 
-    from raysim.engine.flat import FlatModel
     from raysim.models import build
+    from raysim.models.flat import FlatModel
 
     model = FlatModel(build(name, (3, 32, 32), CLASSES, 0), torch.device("cpu"))
     kept = Kept()
@@ -98,7 +98,7 @@ HEAD = ["", "MB", "ms", "CPU ms", "MB/s"]
 
 def costs(kept: Kept, active: int, folder: Path, repeats: int) -> dict[str, Costs]:
     """A first checkpoint, a later one in which `active` clients' states and the server changed, and loading."""
-    from raysim.engine.checkpoint import Checkpoints
+    from raysim.storage.checkpoints import Checkpoints
 
     found = {"first": Costs(), "later": Costs(), "load and verify": Costs()}
     changed = dict(list(kept.states.items())[:active])

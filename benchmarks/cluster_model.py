@@ -79,7 +79,7 @@ ACTORS_PER_SECOND, IMPORT_SECONDS = 550, 2.5  # the second measured on 2 cores
 
 
 def calls_of(clients: int, actors: int) -> int:
-    """raysim's queue (engine/work.py): each call takes half an even share of what is left, one client at least."""
+    """raysim's queue (engine/work_queue.py): each call takes half an even share of what is left."""
     left, calls = clients, 0
     while left > 0:
         left -= max(1, left // (2 * actors))

@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.turns import Over, Turns
 from benchmarks.workloads import BATCH, CLASSES, PROCESSES, TRAINING, Workload, pixels
 from raysim.config import resolve
-from raysim.engine.environment import secure_local_ray
+from raysim.engine.ray_runner.environment import secure_local_ray
 
 ROUNDS = 1_000_000  # the last round is another one: it evaluates and counts operations
 

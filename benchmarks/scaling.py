@@ -94,7 +94,7 @@ def exact_sums(asked: argparse.Namespace) -> str:
     """Adding one client's weights to an actor's sum, on one thread: in whole numbers, and in floating point."""
     import torch
 
-    from raysim.engine.exact import encode_mean
+    from raysim.engine.fixed_point import encode_mean
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

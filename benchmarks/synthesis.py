@@ -45,9 +45,9 @@ def throughput(workload: Workload, settings: dict, data: str | None, groups: int
 
     from benchmarks.ours import settings as settings_of
     from raysim.config import resolve
-    from raysim.engine.client import Client
-    from raysim.engine.flat import FlatModel
     from raysim.models import build
+    from raysim.models.flat import FlatModel
+    from raysim.training.client import Client
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -7,15 +7,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from raysim import grid, methods
+from raysim import methods
 from raysim.config import RunConfig, load_layers, resolve
-from raysim.ending import INTERRUPTED, interruptible, leave
-from raysim.engine.environment import secure_local_ray
+from raysim.config.presets import PRESETS
+from raysim.engine.ray_runner.environment import secure_local_ray
+from raysim.engine.signals import INTERRUPTED, interruptible, leave
 from raysim.errors import InputError, RaysimError
+from raysim.experiments import grid
+from raysim.experiments.sweeps import SWEEPS
 from raysim.observe.progress import Reporter, duration
-from raysim.presets import PRESETS
 from raysim.settings import flag, from_command_line, help_lines, markdown_table, nearest
-from raysim.sweeps import SWEEPS
 
 COMMANDS = {
     "run": "run a simulation",
@@ -160,9 +161,9 @@ def _many(command: str, words: list[str], reporter: Reporter) -> None:
         reporter.say("\n".join([f"raysim {command}: these, and every setting of `raysim run --help`", "", *lines]))
         return
     wanted = getattr(grid, command)(words)
-    from raysim.batch import Batch
+    from raysim.experiments.scheduler import Batch
+    from raysim.experiments.table import write_table
     from raysim.observe.report import write_comparison
-    from raysim.observe.table import write_table
 
     batch = Batch(wanted, reporter, on_end=lambda: write_table(wanted, batch.failed))
     try:
@@ -215,7 +216,7 @@ def _report(words: list[str], reporter: Reporter) -> None:
 def _plan(words: list[str], reporter: Reporter) -> None:
     if (config := _config(words, {})) is None:
         return
-    from raysim.engine import cluster
+    from raysim.engine.ray_runner import cluster
     from raysim.run import plan_for, prepare
 
     dataset, dealt = prepare(config)

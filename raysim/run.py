@@ -10,26 +10,26 @@ import ray
 from raysim import models
 from raysim.config import RunConfig
 from raysim.data import Dataset, load
+from raysim.data.federated_writer import federation, release_memory
 from raysim.data.partition import Partition, partition, read_table
-from raysim.engine import cluster
-from raysim.engine.checkpoint import Checkpoints
-from raysim.engine.plan import Plan, make_plan
-from raysim.engine.pool import Pool
-from raysim.engine.record import Record, run_directory, writing
-from raysim.engine.saver import Aside, Saver
-from raysim.engine.shared import tables_digest
+from raysim.data.synthetic_tables import tables_digest
+from raysim.engine.ray_runner import cluster
+from raysim.engine.ray_runner.plan import Plan, make_plan
+from raysim.engine.ray_runner.runner import Pool
 from raysim.engine.simulation import Result, Simulation
-from raysim.engine.store import federation, release_memory
 from raysim.errors import RaysimError
 from raysim.observe import dashboard
-from raysim.observe.callbacks import Callbacks
 from raysim.observe.features import draw_features
 from raysim.observe.labels import save_labels
-from raysim.observe.metrics import Metrics
 from raysim.observe.progress import Reporter
+from raysim.observe.ray_metrics import Metrics
 from raysim.observe.report import write_report
 from raysim.observe.synthetic import draw_beside_real, export, pairs_of, save_pairs
+from raysim.observe.trackers import Callbacks
 from raysim.privacy.figures import Figure, describe
+from raysim.storage.checkpoint_writer import Aside, Saver
+from raysim.storage.checkpoints import Checkpoints
+from raysim.storage.run_directory import Record, run_directory, writing
 
 
 def prepare(config: RunConfig) -> tuple[Dataset, Partition]:

@@ -10,8 +10,8 @@ os.environ.pop("RAY_ADDRESS", None)
 import pytest
 import ray
 
-from raysim.ending import leave
-from raysim.engine.cluster import worker_environment
+from raysim.engine.ray_runner.cluster import worker_environment
+from raysim.engine.signals import leave
 
 # A shell's background job ignores Ctrl-C, and so would all that is started here; what has a handler is reset there.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

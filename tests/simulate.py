@@ -4,14 +4,14 @@ import numpy as np
 
 from raysim.config import resolve
 from raysim.data import Dataset, Split
+from raysim.data.federated_writer import federation
 from raysim.data.partition import partition
-from raysim.engine import cluster
+from raysim.data.synthetic_tables import table_digest
 from raysim.engine.in_process import InProcess
-from raysim.engine.plan import make_plan
-from raysim.engine.pool import Pool
-from raysim.engine.shared import table_digest
+from raysim.engine.ray_runner import cluster
+from raysim.engine.ray_runner.plan import make_plan
+from raysim.engine.ray_runner.runner import Pool
 from raysim.engine.simulation import Result, Simulation
-from raysim.engine.store import federation
 
 SMALL = {
     "model": "mlp", "clients": 10, "active": 6, "rounds": 3, "lr": 0.05, "batch_size": 8, "partition": "dirichlet",

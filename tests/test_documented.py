@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from raysim import grid
 from raysim.__main__ import main
+from raysim.experiments import grid
 from tests.data.made import encoded, pixels, write_folder, write_parquet
 
 ROOT = Path(__file__).parents[1]
@@ -55,7 +55,7 @@ def place(tmp_path, monkeypatch):
         for split in ("train", "test"):
             write_parquet(tmp_path / f"data/{name}/{split}.parquet", images, [i % 10 for i in range(60)])
     write_folder(tmp_path / "folder/train", {"cat": 80, "dog": 80})
-    (tmp_path / "my_tracking.py").write_text("from raysim.observe.callbacks import Callback as Mlflow\n")
+    (tmp_path / "my_tracking.py").write_text("from raysim.observe.trackers import Callback as Mlflow\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -1,8 +1,8 @@
 import pytest
 
 from raysim.config import RunConfig, load_layers, resolve
+from raysim.config.presets import PRESETS
 from raysim.errors import InputError
-from raysim.presets import PRESETS
 from raysim.settings import from_command_line, from_toml, help_lines
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from raysim.compat import import_torchvision
 from raysim.data import idx, images, parquet
 from raysim.data.dataset import Found, Source, check_labels, wrong
+from raysim.data.torchvision_import import import_torchvision
 
 DEBIAN = Path("/usr/share/datasets")  # Debian's dataset-fashion-mnist puts its files into fashion-mnist/ here
 DIGITS = tuple("0123456789")

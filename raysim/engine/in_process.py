@@ -4,9 +4,9 @@ import time
 
 import torch
 
-from raysim.engine.federation import fetch
+from raysim.data.federated import fetch
 from raysim.engine.server import Server
-from raysim.engine.work import Answers, Call, Pass, Queue
+from raysim.engine.work_queue import Answers, Call, Pass, Queue
 from raysim.engine.worker import Worker
 
 

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import ray
 
-from raysim.engine.exact import decode_mean, decode_sum
-from raysim.engine.federation import Federation, assigned_gpus, fetch
-from raysim.engine.tensors import size_in_bytes, to_device, to_host
+from raysim.data.federated import Federation, assigned_gpus, fetch
+from raysim.engine.fixed_point import decode_mean, decode_sum
 from raysim.methods.base import Uploads, overrides
 from raysim.privacy.figures import Figure
 from raysim.rng import stream
+from raysim.tensors import size_in_bytes, to_device, to_host
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import torch
 
-    from raysim.engine.flat import FlatModel
+    from raysim.models.flat import FlatModel
 
 
 class Server:
@@ -46,14 +46,14 @@ class Server:
     @cached_property
     def device(self) -> torch.device:
         """Where parts compute."""
-        from raysim.engine.device import prepare_torch
+        from raysim.training.device import prepare_torch
 
         return prepare_torch(self.config)
 
     @cached_property
     def model(self) -> FlatModel:
         """The classifier, for its structure: it holds the initial weights."""
-        from raysim.engine.client import initial_model
+        from raysim.training.client import initial_model
 
         return initial_model(self.federation, self.device)
 

@@ -10,15 +10,15 @@ import numpy as np
 import pyarrow as pa
 
 from raysim.config import RunConfig
-from raysim.engine.checkpoint import Checkpoint
-from raysim.engine.federation import Federation
+from raysim.data.federated import Federation
 from raysim.engine.messages import TRIES, Broadcast, ClientFailure, ClientReport, ServerLost
-from raysim.engine.record import digest
-from raysim.engine.reports import all_reports, counted, evaluated, misshapen, training_loss
-from raysim.engine.work import Answers, Call, Pass, in_groups, spans
+from raysim.engine.round_metrics import all_reports, counted, evaluated, misshapen, training_loss
+from raysim.engine.work_queue import Answers, Call, Pass, in_groups, spans
 from raysim.methods.base import overrides
 from raysim.privacy.figures import Figure
 from raysim.rng import stream
+from raysim.storage.checkpoints import Checkpoint
+from raysim.storage.run_directory import digest
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Result:
 
 
 class Simulation:
-    """Runs a configuration on a runner (engine/pool.py or engine/in_process.py) that has been started."""
+    """Runs a configuration on a runner (engine/ray_runner/runner.py or engine/in_process.py) that has been started."""
 
     def __init__(self, config: RunConfig, federation: Federation, runner, model_bytes: int, saver=None):
         self.config, self.federation, self.runner, self.saver = config, federation, runner, saver

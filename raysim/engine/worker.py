@@ -13,16 +13,16 @@ import numpy as np
 import torch
 from ray.exceptions import RayError
 
-from raysim.engine import fused
-from raysim.engine.client import PERSONAL, Client, begin, forward, initial_model, split_labelled, train
-from raysim.engine.device import compiled, fingerprint, prepare_torch
-from raysim.engine.evaluation import Evaluation
-from raysim.engine.exact import NotSummable, encode_mean, encode_sum
-from raysim.engine.federation import Federation, assigned_gpus, fetch
-from raysim.engine.flops import FlopCounter, profiling
+from raysim.data.federated import Federation, assigned_gpus, fetch
+from raysim.engine.evaluator import Evaluation
+from raysim.engine.fixed_point import NotSummable, encode_mean, encode_sum
 from raysim.engine.messages import Broadcast, ClientFailure, ClientReport
-from raysim.engine.tensors import size_in_bytes, to_device, to_host
 from raysim.methods.base import Part, Upload
+from raysim.tensors import size_in_bytes, to_device, to_host
+from raysim.training import fused
+from raysim.training.client import PERSONAL, Client, begin, forward, initial_model, split_labelled, train
+from raysim.training.device import compiled, fingerprint, prepare_torch
+from raysim.training.profiling import FlopCounter, profiling
 
 log = logging.getLogger(__name__)  # on Ray the actor's own log, which the dashboard shows
 

@@ -30,7 +30,7 @@ def expand(method: str) -> tuple[str, dict[str, object]]:
 
 def names() -> list[str]:
     """Every method in this folder; `fedavg` is the one that adds nothing."""
-    found = [m.name for m in pkgutil.iter_modules(__path__) if m.name != "base"]
+    found = [m.name for m in pkgutil.iter_modules(__path__) if not m.ispkg and m.name != "base"]
     return ["fedavg", *sorted([*found, *ALIASES])]
 
 
@@ -74,7 +74,7 @@ def part_classes(method: str) -> dict[str, type[Part]]:
     for (a, one), (b, other) in itertools.combinations(classes.items(), 2):
         # A base of both that is itself a method; what methods of several kinds build on is elsewhere.
         in_common = {*one.__mro__} & {*other.__mro__} - {*Part.__mro__}
-        if any(cls.__module__.startswith(f"{__name__}.") for cls in in_common):
+        if any(cls.__module__.rpartition(".")[0] == __name__ for cls in in_common):
             raise InputError(f"--method {method}: {a} and {b} are kinds of one method; use one of them")
     for hook in ("route", "predict"):
         wanting = [n for n, cls in classes.items() if getattr(cls, hook) is not getattr(Part, hook)]

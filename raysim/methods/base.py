@@ -1,7 +1,7 @@
 """The hooks a method is made of. FedAvg is the empty list of parts; every other method adds to it here and there.
 
 A part is a frozen dataclass whose fields are its hyper-parameters. Override the hooks it needs, leave the others.
-The client's training loop is in engine/client.py, the round loop in engine/simulation.py; a part contains neither.
+The client's training loop is in training/client.py, the round loop in engine/simulation.py; a part contains neither.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import torch
 
     from raysim.config import RunConfig
-    from raysim.engine.client import Client, Step
-    from raysim.engine.fused import FusedStep
     from raysim.engine.server import Server
+    from raysim.training.client import Client, Step
+    from raysim.training.fused import FusedStep
 
 
 @dataclass

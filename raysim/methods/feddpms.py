@@ -7,14 +7,15 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from raysim import latents, models
-from raysim.engine.shared import column, extended, gathered
-from raysim.engine.tensors import to_device, to_host
+from raysim import models
+from raysim.data.synthetic_tables import column, extended, gathered
 from raysim.errors import InputError
 from raysim.methods.base import Part, Upload, overrides
+from raysim.methods.common import latent_means as latents
 from raysim.models.vae import forward_keeping, latent_divergence
 from raysim.privacy.gaussian import of_means
 from raysim.settings import setting
+from raysim.tensors import to_device, to_host
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from typing import Literal
 import numpy as np
 import torch
 
-from raysim.engine.flat import FlatModel
-from raysim.engine.tensors import to_host
 from raysim.errors import InputError
 from raysim.methods.base import Part, Upload, overrides
 from raysim.models import build
+from raysim.models.flat import FlatModel
 from raysim.rng import stream
 from raysim.settings import setting
+from raysim.tensors import to_host
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from raysim.engine.shared import SERVER, make_table
-from raysim.engine.tensors import to_host
-from raysim.gans.wgan import Gan, GanPart, to_normalised, to_unit
+from raysim.data.synthetic_tables import SERVER, make_table
 from raysim.methods.base import Upload
-from raysim.mixed_training import MixedTraining
+from raysim.methods.common.mixed_training import MixedTraining
+from raysim.methods.common.wgan import Gan, GanPart, to_normalised, to_unit
 from raysim.settings import setting
+from raysim.tensors import to_host
 
 
 @dataclass(frozen=True)

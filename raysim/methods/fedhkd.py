@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from raysim.features import class_means, class_sums
 from raysim.methods.base import Part, Upload
+from raysim.methods.common.features import class_means, class_sums
 from raysim.models.generator import prototype_distance
 from raysim.settings import setting
 

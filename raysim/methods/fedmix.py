@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
-from raysim.engine.fused import cross_entropies, pad
 from raysim.errors import InputError
 from raysim.methods.base import overrides
 from raysim.methods.naivemix import NaiveMix
+from raysim.training.fused import cross_entropies, pad
 
 
 @dataclass(frozen=True)

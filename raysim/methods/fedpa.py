@@ -6,11 +6,11 @@ from typing import Literal
 import torch
 from torch.nn import functional as F
 
-from raysim.engine.fused import cross_entropies, pad
-from raysim.features import class_means, class_sums
 from raysim.methods.base import Part, Upload
+from raysim.methods.common.features import class_means, class_sums
 from raysim.models import generator as gen
 from raysim.settings import setting
+from raysim.training.fused import cross_entropies, pad
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from typing import Literal
 import torch
 from torch.nn import functional as F
 
-from raysim.features import class_means, class_sums
 from raysim.methods.base import Upload
+from raysim.methods.common.features import class_means, class_sums
 from raysim.methods.fedpa import FedPA
 from raysim.models import generator as gen
 from raysim.settings import setting

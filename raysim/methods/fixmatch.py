@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
-from raysim.augment import strong, weak
 from raysim.methods.base import Part
-from raysim.pseudo import pseudo_labels
+from raysim.methods.common.augmentation import strong, weak
+from raysim.methods.common.pseudo_labels import pseudo_labels
 from raysim.settings import setting
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from raysim.engine.shared import extended, gathered
-from raysim.features import class_activation, class_sums, hard_features, matching_loss, optimise_images
+from raysim.data.synthetic_tables import extended, gathered
 from raysim.methods.base import Upload
-from raysim.mixed_training import MixedTraining
+from raysim.methods.common.features import class_activation, class_sums, hard_features, matching_loss, optimise_images
+from raysim.methods.common.mixed_training import MixedTraining
 from raysim.privacy.psnr import psnr
 from raysim.settings import setting
 

@@ -7,7 +7,7 @@ import torch
 
 from raysim.errors import InputError
 from raysim.methods.base import Part
-from raysim.pseudo import UNLABELLED, draw_rows, mixed, predictions, pseudo_labels, soft
+from raysim.methods.common.pseudo_labels import UNLABELLED, draw_rows, mixed, predictions, pseudo_labels, soft
 from raysim.settings import setting
 
 OTHERS = ("naivemix", "fedmix", "sdafl")

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
-from raysim.engine.flat import FlatModel
 from raysim.methods.base import Part
+from raysim.models.flat import FlatModel
 from raysim.settings import setting
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from raysim.engine.shared import extended, gathered
+from raysim.data.synthetic_tables import extended, gathered
 from raysim.methods.base import Part, Upload
 from raysim.privacy.psnr import psnr
 from raysim.settings import setting

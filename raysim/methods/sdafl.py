@@ -6,14 +6,14 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from raysim.engine.client import make_optimizer
-from raysim.engine.fused import cross_entropies, pad
-from raysim.engine.shared import column, images_of
-from raysim.engine.tensors import to_device, to_host
-from raysim.gans.clients import ClientGans
+from raysim.data.synthetic_tables import column, images_of
 from raysim.methods.base import Upload
-from raysim.pseudo import UNLABELLED, draw_rows, mixed, predictions, pseudo_labels, soft
+from raysim.methods.common.client_gans import ClientGans
+from raysim.methods.common.pseudo_labels import UNLABELLED, draw_rows, mixed, predictions, pseudo_labels, soft
 from raysim.settings import setting
+from raysim.tensors import to_device, to_host
+from raysim.training.client import make_optimizer
+from raysim.training.fused import cross_entropies, pad
 
 
 @dataclass(frozen=True)

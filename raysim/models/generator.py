@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from raysim.engine.flat import FlatModel
-from raysim.optimizers import Adam, fresh_moments
+from raysim.models.flat import FlatModel
+from raysim.training.optimizers import Adam, fresh_moments
 
 HIDDEN = 256
 BLOCK = 16  # local steps for which a client generates features at once: fewer, larger operations

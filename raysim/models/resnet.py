@@ -12,7 +12,7 @@ from functools import partial
 
 from torch import nn
 
-from raysim.compat import import_torchvision
+from raysim.data.torchvision_import import import_torchvision
 from raysim.models.classifier import Classifier
 
 CIFAR_STEM_UP_TO = 64  # pixels

@@ -41,7 +41,7 @@ def latent_divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
 
 
 def forward_keeping(kept: dict[str, Tensor]) -> Callable:
-    """The local step's forward pass (engine/client.py), never compiled, leaving the encoder's output in `kept`."""
+    """The local step's forward pass (training/client.py), never compiled, leaving the encoder's output in `kept`."""
 
     def forward(module: VaeClassifier, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         kept["encoded"] = module.encoder(x)

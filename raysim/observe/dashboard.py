@@ -1,4 +1,4 @@
-"""What the Ray dashboard's Jobs page says of a run. Its actors' names are in engine/places.py."""
+"""What the Ray dashboard's Jobs page says of a run. Its actors' names are in engine/ray_runner/placement.py."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def about(config: RunConfig, out: Path) -> dict[str, str]:
 def show_on_jobs_page(metadata: dict[str, str]) -> None:
     """Add to the metadata of the submitted job this process is, if it is one; what was said at submission stays.
 
-    Ray has no call for it. A job that was not submitted has what it said when it connected (engine/cluster.py).
+    Ray has no call for it. A job that was not submitted has what it said when it connected (cluster.py).
     """
     if JOB_CONFIG not in os.environ:
         return

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from raysim.engine.record import write_atomically
+from raysim.storage.run_directory import write_atomically
 
 NAMED = 20  # classes with a legend
 

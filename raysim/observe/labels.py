@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from raysim.engine.record import write_atomically
+from raysim.storage.run_directory import write_atomically
 
 SORT_ABOVE = 200  # clients; more than these are only legible when like stands beside like
 COLUMNS = 600  # the heat map has about twice as many pixels; more clients share columns

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from raysim.engine.federation import Federation
-from raysim.engine.record import write_atomically
-from raysim.engine.shared import column, images_of
+from raysim.data.federated import Federation
+from raysim.data.synthetic_tables import column, images_of
+from raysim.storage.run_directory import write_atomically
 
 PER_CLASS = 4  # pairs in the picture
 CLASSES = 20  # rows at most

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from raysim.engine.federation import Chunks, Federation, fetch
-from raysim.engine.shared import column, images_of
-from raysim.engine.tensors import to_device
+from raysim.data.federated import Chunks, Federation, fetch
+from raysim.data.synthetic_tables import column, images_of
 from raysim.privacy.figures import TOO_FEW, Figure, attack_figures, mean_of_groups
 from raysim.rng import stream
+from raysim.tensors import to_device
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysim.engine.flat import FlatModel
+from raysim.models.flat import FlatModel
 
 CHUNK = 64  # samples whose gradients are held at once; fixed, since it changes the last bits
 

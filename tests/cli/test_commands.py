@@ -108,7 +108,7 @@ def test_a_server_without_parts_needs_no_torch():
 import sys
 import numpy as np
 from raysim.config import resolve
-from raysim.engine.federation import Federation
+from raysim.data.federated import Federation
 from raysim.engine.server import Server
 server = Server(Federation(resolve([]), (1, 8, 8), 2, (0.0,), (1.0,), np.ones(2), None, None))
 server.hello(), server.begin(np.zeros(3, dtype="float32"))

@@ -6,7 +6,7 @@ import ray
 from raysim.engine import simulation
 from raysim.engine.in_process import InProcess
 from raysim.engine.messages import ClientFailure, RunFailure
-from raysim.engine.work import spans
+from raysim.engine.work_queue import spans
 from tests.simulate import SYNTHESIS, comparable, simulate, simulate_on_ray
 
 EVERYTHING = "tests.parts.everything"  # all hooks at once

@@ -12,7 +12,7 @@ import yaml
 from ray._private import ray_constants
 from ray.dashboard.modules.metrics.dashboards import default_dashboard_panels
 
-from raysim.observe.metrics import COUNTERS, GAUGES, TAGS
+from raysim.observe.ray_metrics import COUNTERS, GAUGES, TAGS
 
 MONITORING = Path(__file__).parents[2] / "cluster" / "monitoring"
 DASHBOARD = json.loads((MONITORING / "grafana" / "dashboards" / "raysim.json").read_text())

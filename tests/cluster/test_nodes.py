@@ -10,11 +10,12 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from raysim.engine import cluster, crew
-from raysim.engine.checkpoint import Checkpoints
-from raysim.engine.plan import make_plan
-from raysim.engine.saver import Saver
-from raysim.engine.shared import table_digest
+from raysim.data.synthetic_tables import table_digest
+from raysim.engine.ray_runner import cluster
+from raysim.engine.ray_runner import lifecycle as crew
+from raysim.engine.ray_runner.plan import make_plan
+from raysim.storage.checkpoint_writer import Saver
+from raysim.storage.checkpoints import Checkpoints
 from tests.simulate import SYNTHESIS, comparable, configure, simulate, simulate_on_ray, told_to
 
 EVERYTHING = "tests.parts.everything"  # all hooks at once

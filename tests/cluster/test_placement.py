@@ -3,9 +3,10 @@
 import pytest
 import ray
 
-from raysim.engine import cluster, places
-from raysim.engine.plan import make_plan
-from raysim.engine.pool import Pool
+from raysim.engine.ray_runner import cluster
+from raysim.engine.ray_runner import placement as places
+from raysim.engine.ray_runner.plan import make_plan
+from raysim.engine.ray_runner.runner import Pool
 from raysim.errors import PlanError
 from tests.simulate import blobs, configure, simulate
 

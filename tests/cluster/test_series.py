@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from raysim import run as running
 from raysim.__main__ import main
-from raysim.engine import cluster
+from raysim.engine.ray_runner import cluster
 
 ACTORS = 2
 SMALL = [

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import ray
 
-from raysim.engine.cluster import worker_environment
+from raysim.data.synthetic_tables import column, images_of, table_digest
 from raysim.engine.in_process import InProcess
-from raysim.engine.shared import column, images_of, table_digest
+from raysim.engine.ray_runner.cluster import worker_environment
 from tests.simulate import SYNTHESIS, blobs, comparable, simulate, simulate_on_ray
 
 IMAGES = 100  # that every client makes

@@ -18,7 +18,7 @@ from urllib.request import Request, urlopen
 import psutil
 import pytest
 
-from raysim.observe.metrics import COUNTERS, GAUGES
+from raysim.observe.ray_metrics import COUNTERS, GAUGES
 from tests.browser import Browser, needs_chromium
 from tests.cluster.test_local import ROOT, call, owned, state  # noqa: F401 - state is a fixture
 

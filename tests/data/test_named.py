@@ -8,8 +8,8 @@ import urllib.request
 import numpy as np
 import pytest
 
-from raysim.compat import import_torchvision
 from raysim.data import load, named
+from raysim.data.torchvision_import import import_torchvision
 
 from .made import SHARED, encoded, one_line_error, picture, pixels, write_idx, write_idx_set, write_parquet
 

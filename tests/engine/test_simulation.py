@@ -5,12 +5,12 @@ import pytest
 import torch
 from torch import nn
 
+from raysim.data.federated_writer import federation
 from raysim.data.partition import partition
-from raysim.engine.client import Client
 from raysim.engine.in_process import InProcess
 from raysim.engine.simulation import Simulation
-from raysim.engine.store import federation
 from raysim.observe.progress import round_line
+from raysim.training.client import Client
 from tests.simulate import blobs, comparable, configure, simulate
 
 
@@ -141,7 +141,7 @@ def test_local_work_is_what_was_asked(settings):
 
 
 def test_batches_cover_each_epoch_once():
-    from raysim.engine.client import Client
+    from raysim.training.client import Client
 
     client = Client(2, 1, configure(batch_size=4, local_epochs=2), 5, None, None, None, torch.zeros(10), {}, {})
     batches = [b.tolist() for b in client.batches()]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from raysim.__main__ import main
-from raysim.engine.record import Record, replacing, write_atomically, writing
 from raysim.errors import RaysimError
+from raysim.storage.run_directory import Record, replacing, write_atomically, writing
 from tests.faults.test_resume import SETTINGS, raysim, results
 
 # The last of a flag counts.

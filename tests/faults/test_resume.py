@@ -10,8 +10,8 @@ import pytest
 
 from raysim.__main__ import main
 from raysim.config import resolve
-from raysim.engine.record import run_directory
 from raysim.errors import InputError
+from raysim.storage.run_directory import run_directory
 from tests.faults.harness import ROOT, results
 
 SETTINGS = [

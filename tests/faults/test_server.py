@@ -2,10 +2,10 @@
 
 import pytest
 
-from raysim.engine.checkpoint import Checkpoints
+from raysim.data.synthetic_tables import table_digest
 from raysim.engine.messages import ServerLost
-from raysim.engine.saver import Saver
-from raysim.engine.shared import table_digest
+from raysim.storage.checkpoint_writer import Saver
+from raysim.storage.checkpoints import Checkpoints
 from tests.simulate import SYNTHESIS, comparable, simulate, simulate_on_ray
 
 SETTINGS = SYNTHESIS | {"rounds": 4, "active": 10}

@@ -14,9 +14,9 @@ from pathlib import Path
 from raysim import methods
 from raysim.config import resolve
 from raysim.data import load
-from raysim.engine.device import fingerprint, prepare_torch
-from raysim.engine.shared import tables_digest
+from raysim.data.synthetic_tables import tables_digest
 from raysim.methods.base import can_fuse
+from raysim.training.device import fingerprint, prepare_torch
 from tests.methods.tiny import settings_of
 from tests.simulate import configure, simulate
 

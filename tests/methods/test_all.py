@@ -13,8 +13,8 @@ import ray
 from raysim import methods
 from raysim.data import load
 from raysim.engine.in_process import InProcess
-from raysim.engine.places import ClientActor, ServerActor
-from raysim.engine.pool import Pool
+from raysim.engine.ray_runner.placement import ClientActor, ServerActor
+from raysim.engine.ray_runner.runner import Pool
 from raysim.errors import InputError
 from tests.methods.tiny import TINY, settings_of
 from tests.simulate import comparable, configure, simulate

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from raysim.data.partition import deal_test, partition
-from raysim.engine.flat import FlatModel
 from raysim.engine.in_process import InProcess
 from raysim.errors import InputError
 from raysim.models import build
+from raysim.models.flat import FlatModel
 from tests.simulate import SMALL, blobs, comparable, configure, simulate, simulate_on_ray
 
 SETTINGS = {"method": "fedbn", "model": "fedpa-cnn", "evaluation": "clients", "active": 10, "rounds": 2}

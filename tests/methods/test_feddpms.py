@@ -8,18 +8,18 @@ import pytest
 import torch
 from torch import nn
 
-from raysim import latents
 from raysim.__main__ import main
 from raysim.data import load
 from raysim.data.partition import partition
-from raysim.engine.client import Client
-from raysim.engine.flat import FlatModel
+from raysim.data.synthetic_tables import column, images_of
 from raysim.engine.in_process import InProcess
-from raysim.engine.shared import column, images_of
 from raysim.errors import InputError
 from raysim.methods.base import Part
+from raysim.methods.common import latent_means as latents
 from raysim.models import build
+from raysim.models.flat import FlatModel
 from raysim.rng import stream
+from raysim.training.client import Client
 from tests.faults.harness import results
 from tests.simulate import blobs, comparable, configure, simulate
 

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from raysim.data.partition import partition
+from raysim.data.synthetic_tables import column, images_of, table_digest
 from raysim.engine.in_process import InProcess
-from raysim.engine.shared import column, images_of, table_digest
 from raysim.errors import InputError
-from raysim.gans.wgan import Gan
+from raysim.methods.common.wgan import Gan
 from raysim.methods.fedgan import FedGAN
 from raysim.rng import stream
 from tests.simulate import blobs, comparable, configure, simulate

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from raysim.engine.client import Client, Step, train
-from raysim.engine.flat import FlatModel
 from raysim.engine.in_process import InProcess
 from raysim.methods.base import Uploads
 from raysim.methods.fedhkd import FedHKD
 from raysim.models import build
+from raysim.models.flat import FlatModel
 from raysim.rng import stream
+from raysim.training.client import Client, Step, train
 from tests.simulate import comparable, configure, simulate
 
 

@@ -8,14 +8,14 @@ import torch
 from torch.nn import functional as F
 
 from raysim.data.partition import partition
-from raysim.engine.client import Step, forward
+from raysim.data.synthetic_tables import images_of, labels_of
 from raysim.engine.in_process import InProcess
-from raysim.engine.shared import images_of, labels_of
 from raysim.errors import InputError
 from raysim.methods.fedmix import FedMix
 from raysim.methods.naivemix import NaiveMix
 from raysim.models import build
 from raysim.rng import stream
+from raysim.training.client import Step, forward
 from tests.methods.test_naivemix import normalised
 from tests.simulate import blobs, comparable, configure, simulate
 

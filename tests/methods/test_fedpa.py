@@ -7,13 +7,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from raysim.engine.client import Client, Step, train
-from raysim.engine.flat import FlatModel
 from raysim.engine.in_process import InProcess
-from raysim.engine.tensors import to_device, to_host
 from raysim.methods.base import Uploads
 from raysim.methods.fedpa import FedPA
 from raysim.models import build
+from raysim.models.flat import FlatModel
 from raysim.models.generator import (
     build_generator,
     class_distances,
@@ -23,6 +21,8 @@ from raysim.models.generator import (
     prototype_distance,
 )
 from raysim.rng import stream
+from raysim.tensors import to_device, to_host
+from raysim.training.client import Client, Step, train
 from tests.simulate import blobs, comparable, configure, simulate
 
 QUICK = {"method": "fedpa", "fedpa.gen_steps": 5, "rounds": 3}

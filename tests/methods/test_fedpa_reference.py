@@ -5,14 +5,14 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from raysim.engine.client import Client, train
-from raysim.engine.flat import FlatModel
 from raysim.engine.in_process import InProcess
 from raysim.methods.base import Uploads
 from raysim.methods.fedpa_reference import FedPAReference, collapsed_fidelity, squared_distance
 from raysim.models import build
+from raysim.models.flat import FlatModel
 from raysim.models.generator import build_generator
 from raysim.rng import stream
+from raysim.training.client import Client, train
 from tests.simulate import comparable, configure, simulate
 
 NAME = "fedpa_reference"

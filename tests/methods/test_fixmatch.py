@@ -6,15 +6,15 @@ import torch
 from torch.nn import functional as F
 
 from raysim.__main__ import main
-from raysim.augment import strong, weak
 from raysim.data.partition import partition
-from raysim.engine.client import Client, split_labelled
-from raysim.engine.flat import FlatModel
 from raysim.engine.in_process import InProcess
 from raysim.errors import InputError
+from raysim.methods.common.augmentation import strong, weak
 from raysim.methods.fixmatch import FixMatch
 from raysim.models import build
+from raysim.models.flat import FlatModel
 from raysim.rng import stream
+from raysim.training.client import Client, split_labelled
 from tests.simulate import blobs, comparable, configure, simulate
 
 FEW = {"method": "fixmatch", "labelled": 12, "unlabelled_batch": 16, "fixmatch.threshold": 0.5}

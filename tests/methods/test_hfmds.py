@@ -9,12 +9,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from raysim.config import resolve
-from raysim.engine.client import Client
-from raysim.engine.flat import FlatModel
-from raysim.engine.shared import column, images_of
-from raysim.features import class_activation, hard_features, matching_loss
+from raysim.data.synthetic_tables import column, images_of
+from raysim.methods.common.features import class_activation, hard_features, matching_loss
 from raysim.methods.hfmds import HFMDS
 from raysim.models import build
+from raysim.models.flat import FlatModel
+from raysim.training.client import Client
 from tests.simulate import blobs, comparable, configure, simulate
 
 QUICK = {"method": "hfmds", "hfmds.every": 2, "hfmds.steps": 4, "hfmds.per_client": 12, "rounds": 4}

@@ -6,13 +6,13 @@ import torch
 from torch.nn import functional as F
 
 from raysim.data.partition import partition
-from raysim.engine.client import Client
-from raysim.engine.flat import FlatModel
 from raysim.engine.in_process import InProcess
 from raysim.errors import InputError
 from raysim.methods.mixup import Mixup
 from raysim.models import build
+from raysim.models.flat import FlatModel
 from raysim.rng import stream
+from raysim.training.client import Client
 from tests.simulate import blobs, comparable, configure, simulate
 
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from raysim.engine.client import Client, Step
-from raysim.engine.flat import FlatModel
 from raysim.engine.in_process import InProcess
 from raysim.methods.moon import Moon
 from raysim.models import build
+from raysim.models.flat import FlatModel
+from raysim.training.client import Client, Step
 from tests.simulate import comparable, configure, simulate
 
 CPU = torch.device("cpu")

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from raysim.data.partition import partition
-from raysim.engine.shared import column, images_of, labels_of
+from raysim.data.synthetic_tables import column, images_of, labels_of
 from raysim.models import build
 from raysim.rng import stream
 from tests.simulate import blobs, simulate

@@ -6,11 +6,11 @@ import torch
 from torch.nn import functional as F
 
 from raysim.data.partition import partition
-from raysim.engine.flat import FlatModel
 from raysim.engine.in_process import InProcess
 from raysim.errors import InputError
 from raysim.methods.scaffold import path_length
 from raysim.models import build
+from raysim.models.flat import FlatModel
 from raysim.rng import stream
 from tests.simulate import blobs, configure, simulate
 

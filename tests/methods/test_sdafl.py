@@ -10,19 +10,19 @@ import torch
 from torch.nn import functional as F
 
 from raysim.__main__ import main
+from raysim.data.federated_writer import federation
 from raysim.data.partition import partition
-from raysim.engine.client import Client
-from raysim.engine.flat import FlatModel
+from raysim.data.synthetic_tables import column, images_of, make_table, table_digest
 from raysim.engine.in_process import InProcess
 from raysim.engine.server import Server
-from raysim.engine.shared import column, images_of, make_table, table_digest
-from raysim.engine.store import federation
 from raysim.errors import InputError
 from raysim.methods.base import Uploads
+from raysim.methods.common.pseudo_labels import mixed, pseudo_labels
 from raysim.methods.sdafl import SDAFL, own
 from raysim.models import build
-from raysim.pseudo import mixed, pseudo_labels
+from raysim.models.flat import FlatModel
 from raysim.rng import stream
+from raysim.training.client import Client
 from tests.faults.harness import ROOT, results
 from tests.simulate import blobs, comparable, configure, simulate
 

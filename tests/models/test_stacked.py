@@ -6,10 +6,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from raysim import models
-from raysim.engine.flat import FlatModel
-from raysim.engine.fused import Stack, cross_entropies, pad
 from raysim.errors import InputError
 from raysim.models import stacked
+from raysim.models.flat import FlatModel
+from raysim.training.fused import Stack, cross_entropies, pad
 
 CPU = torch.device("cpu")
 SHAPE, CLASSES = (3, 16, 16), 5

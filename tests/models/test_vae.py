@@ -85,7 +85,7 @@ def test_the_feature_is_a_sigmoid_of_which_nothing_is_sampled():
 
 
 def test_the_forward_pass_that_keeps_is_the_ordinary_one():
-    from raysim.engine.client import forward
+    from raysim.training.client import forward
 
     module = models.build("feddpms-vae", (1, 28, 28), 10, seed=0).eval()
     x, y, kept = torch.randn(4, 1, 28, 28), torch.tensor([1, 2, 3, 4]), {}

@@ -12,15 +12,15 @@ import pytest
 from PIL import Image
 
 from raysim.__main__ import main
+from raysim.config.presets import PRESETS
 from raysim.errors import InputError
 from raysim.observe.report import specs, write_comparison, write_report
 from raysim.observe.report.comparison import departures, grouped
-from raysim.observe.report.files import Run, read_run
 from raysim.observe.report.page import as_script_data
 from raysim.observe.report.pairs import image_pairs
 from raysim.observe.report.single import figure_rows
 from raysim.observe.synthetic import Pair, save_pairs
-from raysim.presets import PRESETS
+from raysim.storage.run_reader import Run, read_run
 from tests.browser import Browser, needs_chromium
 
 TINY = ["--train-size", "100", "--test-size", "40", "--clients", "5", "--model", "small-cnn", "--in-process"]

@@ -6,8 +6,8 @@ from PIL import Image
 
 from raysim.__main__ import main
 from raysim.data import load
-from raysim.engine.federation import Chunks, Federation
-from raysim.engine.shared import make_table, table_digest, tables_digest
+from raysim.data.federated import Chunks, Federation
+from raysim.data.synthetic_tables import make_table, table_digest, tables_digest
 from raysim.observe.synthetic import export, pairs_of, save_pairs, to_bytes
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from raysim.engine.shared import column, images_of
+from raysim.data.synthetic_tables import column, images_of
 from raysim.methods.base import Part
 
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from raysim.data import Dataset, Split
+from raysim.data.federated_writer import federation
 from raysim.data.partition import Partition
-from raysim.engine.shared import make_table
-from raysim.engine.store import federation
+from raysim.data.synthetic_tables import make_table
 from raysim.privacy.attacks import Attacks, Rows, matched, nearest
 from tests.simulate import configure
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from raysim.gans.wgan import Gan, GanPart, critic_losses, sample_loss
+from raysim.methods.common.wgan import Gan, GanPart, critic_losses, sample_loss
 from raysim.privacy.dpsgd import Privacy, private_gradient, sdafl_epsilon
 
 

@@ -6,14 +6,14 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
-from raysim import papers
 from raysim.config import OPERATIONAL
+from raysim.config.presets import PRESETS
 from raysim.errors import InputError
+from raysim.observe import papers
 from raysim.observe.progress import duration
 from raysim.observe.report import specs
-from raysim.observe.report.files import Run, read_run
 from raysim.observe.report.page import Page, bytes_text, escape, settings_list, table, text_of
-from raysim.presets import PRESETS
+from raysim.storage.run_reader import Run, read_run
 
 # What makes two runs comparable: the data and how it is dealt. A page has a section for each such problem.
 PROBLEM = (

@@ -5,8 +5,8 @@ import json
 import math
 from pathlib import Path
 
-from raysim.engine.record import write_atomically
 from raysim.errors import InputError
+from raysim.storage.run_directory import write_atomically
 
 ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = ("base.js", "lines.js", "fields.js")

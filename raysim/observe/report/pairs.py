@@ -6,8 +6,8 @@ import json
 
 from PIL import Image
 
-from raysim.observe.report.files import Run
 from raysim.observe.report.page import escape
+from raysim.storage.run_reader import Run
 
 PIXELS = 1_500_000  # bytes of them at most; of large images fewer are shown
 

@@ -4,14 +4,14 @@ import dataclasses
 from collections import Counter
 from pathlib import Path
 
-from raysim import papers
 from raysim.config import RunConfig
+from raysim.observe import papers
 from raysim.observe.progress import duration
 from raysim.observe.report import specs
 from raysim.observe.report.comparison import departures
-from raysim.observe.report.files import Run, read_run
 from raysim.observe.report.page import Page, bytes_text, escape, settings_list, table, text_of, tiles
 from raysim.observe.report.pairs import image_pairs
+from raysim.storage.run_reader import Run, read_run
 
 # What a line of metrics.jsonl always has; the rest is what the method's parts tell.
 STANDARD = {

@@ -1,0 +1,189 @@
+"""Lists of runs: `raysim compare` (methods × partitions × seeds) and `raysim sweep` (a named one, or any settings)."""
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from raysim import methods
+from raysim.config import RunConfig, load_layers, resolve
+from raysim.errors import InputError
+from raysim.experiments.sweeps import SWEEPS, Axis, Sweep
+from raysim.settings import flag, from_command_line, nearest
+from raysim.storage.run_directory import results_folder
+
+# Flags of these commands that take several values, beside the settings of a run.
+LISTS = {
+    "methods": "what to compare, e.g. fedavg hfmds hfmds+fedpa",
+    "seeds": "of every row, e.g. 0 1 2; the table has their mean and standard deviation",
+    "partitions": "iid, classes:2, dirichlet:0.1 or table:FILE",
+    "over": "sweep: settings and their values, e.g. hfmds.mu=0,0.5,1 lr=0.1,0.01; all combinations",
+}
+PARTITIONS = {"iid": None, "classes": "classes_per_client", "dirichlet": "beta", "table": "table"}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a grid; those of one row differ in the seed only."""
+
+    row: str
+    config: RunConfig
+    paper: float | None = None  # the accuracy a paper reports for just this row, in %
+
+    @property
+    def title(self) -> str:
+        return f"{self.row}, seed {self.config.seed}"
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.config.out)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Runs to be made, and where."""
+
+    folder: Path
+    jobs: tuple[Job, ...]
+    at_once: int | None
+
+
+def finished(job: Job) -> bool:
+    return (job.folder / "summary.json").exists()
+
+
+def compare(words: list[str]) -> Grid:
+    """`--methods A B --seeds 0 1 --partitions classes:2 …` and the settings all of them have."""
+    lists, flags = _read(words)
+    if not (names := lists.pop("methods", [])):
+        raise InputError("compare: say which with --methods, e.g. --methods fedavg fedprox hfmds")
+    if "method" in flags or "over" in lists:
+        raise InputError("compare takes --methods; use `raysim sweep --over …` for a grid of other settings")
+    axes = [{name: {"method": name} for name in names}, _partitions(lists.pop("partitions", []))]
+    return _grid("compare", Sweep("", {}, tuple(axes)), flags, lists.get("seeds"))
+
+
+def sweep(words: list[str]) -> Grid:
+    """`NAME …`, or `--over key=a,b …`, and the settings all of them have."""
+    name = words[0] if words and not words[0].startswith("--") else None
+    lists, flags = _read(words[1:] if name else words)
+    if "methods" in lists or "partitions" in lists:
+        raise InputError("sweep takes --over method=fedavg,hfmds partition=iid,classes; `raysim compare` takes lists")
+    if name and "over" in lists:
+        raise InputError(f"sweep: give the name of a sweep ('{name}') or --over, not both")
+    if not name and not lists.get("over"):
+        raise InputError("sweep: give a name (`raysim sweeps` lists them), or --over key=value,value …")
+    if name and name not in SWEEPS:
+        raise InputError(f"sweep: unknown sweep '{name}'{nearest(name, SWEEPS, '; see `raysim sweeps`')}")
+    if name and "preset" in flags:
+        raise InputError(f"sweep {name} has a preset of its own; change single settings, e.g. --rounds 20")
+    if name:
+        return _grid(f"sweep-{name}", SWEEPS[name], flags, lists.get("seeds"))
+    return _grid("sweep", Sweep("", {}, tuple(map(_over, lists["over"]))), flags, lists.get("seeds"))
+
+
+# -- inside ------------------------------------------------------------------------------------------------------------
+
+
+def _read(words: list[str]) -> tuple[dict[str, list[str]], dict[str, object]]:
+    """The flags that take several values, separated by blanks or commas; and the others."""
+    lists: dict[str, list[str]] = {}
+    rest, key = [], None
+    for word in words:
+        if word.startswith("--"):
+            name, _, value = word[2:].partition("=")
+            key = name if name in LISTS else None
+            if key:
+                lists.setdefault(key, [])
+                word = value
+        if key is None:
+            rest.append(word)
+        elif word:
+            lists[key] += [word] if key == "over" else [item for item in word.split(",") if item]
+    return lists, from_command_line(rest)
+
+
+def _partitions(texts: list[str]) -> Axis:
+    """`classes:2` as settings, by the name it has in a table."""
+    axis: Axis = {}
+    for text in texts:
+        kind, _, value = text.partition(":")
+        if kind not in PARTITIONS or bool(value) != bool(PARTITIONS[kind]):
+            raise InputError(f"--partitions: '{text}' is none of iid, classes:2, dirichlet:0.1, table:FILE")
+        axis[f"{kind} {value}".strip()] = {"partition": kind} | ({PARTITIONS[kind]: value} if value else {})
+    return axis
+
+
+def _over(text: str) -> Axis:
+    """`hfmds.mu=0,0.5` as an axis."""
+    key, equals, values = text.partition("=")
+    key = key.removeprefix("--")
+    if not equals or not key or not (items := [item for item in values.split(",") if item]):
+        raise InputError(f"--over: '{text}' is not written key=value,value, e.g. hfmds.mu=0,0.5,1")
+    return {f"{key}={value}": {key.replace("-", "_"): value} for value in items}
+
+
+def _grid(name: str, sweep: Sweep, flags: dict[str, object], seeds: list[str] | None) -> Grid:
+    """Every combination of the axes, with every seed; checked as a whole before anything starts."""
+    command = name.partition("-")[0]
+    flags = dict(flags)
+    out, at_once = flags.pop("out", None), _count(flags.pop("at_once", None))
+    flags.pop("resume", None)  # it always does
+    if flags.pop("overwrite", "false") != "false":
+        raise InputError(f"{command} goes on with what is there; to begin anew give another --out")
+    axes = [axis for axis in sweep.axes if axis]
+    varied = {key for axis in axes for settings in axis.values() for key in settings}
+    if seeds and "seed" in varied | flags.keys():
+        raise InputError(f"{command}: give the seeds once, with --seeds")
+    if taken := sorted(varied & flags.keys()):
+        raise InputError(f"{command}: {flag(taken[0])} is what varies here; leave it out")
+    base = [(name if where == "command line" else where, values) for where, values in load_layers(sweep.base, {})]
+    jobs = []
+    for points in itertools.product(*(axis.items() for axis in axes)):
+        row = ", ".join(label for label, _ in points)
+        settings = {key: value for _, point in points for key, value in point.items()}
+        for seed in seeds or ([None] if "seed" in varied | flags.keys() else sweep.seeds or [None]):
+            own = settings | ({} if seed is None else {"seed": seed})
+            layers = [*base, *load_layers(_fitting(flags, own, axes), {}), ("command line", own)]
+            jobs.append(Job(row, resolve(layers), sweep.paper.get(row)))
+    folder = results_folder() / (out or Path("runs") / f"{name}-{_digest(jobs)}")
+    return Grid(folder, tuple(_placed(command, folder, jobs)), at_once)
+
+
+def _fitting(flags: dict[str, object], own: dict[str, object], axes: list[Axis]) -> dict[str, object]:
+    """The flags without the settings of parts that only other methods of the grid have."""
+    if "method" not in own:
+        return flags
+    parts = {
+        method: set(methods.part_classes(methods.expand(method)[0]))
+        for method in (point["method"] for axis in axes for point in axis.values() if "method" in point)
+    }
+    elsewhere = set().union(*parts.values()) - parts[own["method"]]
+    return {key: value for key, value in flags.items() if key.rpartition(".")[0] not in elsewhere}
+
+
+def _count(text) -> int | None:
+    if text is not None and not (str(text).isdigit() and int(text) > 0):
+        raise InputError(f"--at-once must be a whole number above 0, not '{text}'")
+    return None if text is None else int(text)
+
+
+def _digest(jobs: list[Job]) -> str:
+    """So that the same command finds the same folder again."""
+    content = json.dumps([job.config.identity() for job in jobs], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:8]
+
+
+def _placed(command: str, folder: Path, jobs: list[Job]):
+    """Each with a run directory of its own below the folder."""
+    names = set()
+    for job in jobs:
+        name = re.sub(r"[^\w.+=-]+", "-", f"{job.row}, seed {job.config.seed}")
+        if name in names:
+            raise InputError(f"{command}: '{job.title}' is there twice")
+        names.add(name)
+        config = dataclasses.replace(job.config, out=str(folder / name), resume=True, overwrite=False)
+        yield dataclasses.replace(job, config=config)

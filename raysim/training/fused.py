@@ -1,0 +1,169 @@
+"""The local training of several clients in one vectorised step (--fuse): few large operations for many small ones.
+
+Every client has its own row of weights, gradients and optimiser state, so what one computes is independent of the
+others but for the last bits. The clients of a group are sorted by their number of steps: those still training are the
+first rows, and the others get no step at all. Shorter batches are padded, and padding counts nothing.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+
+from raysim.methods.base import overrides
+from raysim.methods.common.features import class_sums
+from raysim.models.flat import FlatModel
+from raysim.models.stacked import StackedBatchNorm2d, stacked
+from raysim.training.client import Client, make_optimizer
+from raysim.training.device import autocast
+
+
+class Stack:
+    """A FlatModel's weights, once per client: row i of `weights` is the i-th client's."""
+
+    def __init__(self, model: FlatModel, size: int, name: str):
+        self.model = model
+        self.module = stacked(model.module, name).train()
+        trainable = model.gradients.numel()
+        self.weights = model.weights.repeat(size, 1)
+        self.gradients = self.weights.new_zeros(size, trainable)
+        self.rows = [torch.nn.Parameter(row[:trainable]) for row in self.weights]
+        self.normalising = [layer for layer in self.module.modules() if isinstance(layer, StackedBatchNorm2d)]
+
+    def load(self, weights: list[torch.Tensor], global_weights: list[torch.Tensor]) -> None:
+        """What the clients start from, and what they were sent."""
+        torch.stack(weights, out=self.weights[: len(weights)])
+        self.global_weights = torch.stack(global_weights)
+
+    def use(self, clients: int) -> None:
+        """Work on the first so many rows; the optimiser passes over those without a gradient."""
+        self.clients, self.parameters, self.slots = clients, [], []
+        for name in self.model.spans:
+            view = self.model.view(self.weights[:clients], name)
+            if name in self.model.parameter_names:
+                view = view.data.requires_grad_()  # .data: batch-norm's statistics change while these are in use
+                self.parameters.append(view)
+                self.slots.append(self.model.view(self.gradients[:clients], name))
+            owner, _, leaf = name.rpartition(".")
+            setattr(self.module.get_submodule(owner), leaf, view)
+        for i, row in enumerate(self.rows):
+            row.grad = self.gradients[i] if i < clients else None
+
+    @property
+    def global_parameters(self) -> list[torch.Tensor]:
+        """The broadcast parameters, in the order of `parameters`."""
+        weights = self.global_weights[: self.clients]
+        return [self.model.view(weights, name) for name in self.model.parameter_names]
+
+    def features(self, x: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
+        """[clients, batch, …] -> [clients, batch, features]; `share` is what a sample counts in its client's mean."""
+        for layer in self.normalising:
+            layer.share = share
+        x = x.permute(0, 2, 3, 4, 1).contiguous().flatten(0, 1).permute(3, 0, 1, 2)  # as models/stacked.py wants it
+        return self._by_client(self.module.features(x))
+
+    def head(self, features: torch.Tensor) -> torch.Tensor:
+        """[clients, batch, features] -> [clients, batch, classes]."""
+        return self._by_client(self.module.head(features.transpose(0, 1).flatten(1)))
+
+    def _by_client(self, x: torch.Tensor) -> torch.Tensor:
+        return x.unflatten(1, (self.clients, -1)).transpose(0, 1)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Gradients of one scalar, the sum over the clients, which share nothing."""
+        gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
+        for slot, gradient in zip(self.slots, gradients, strict=True):
+            slot.copy_(gradient)
+
+
+@dataclass
+class FusedStep:
+    """One step of several clients as the parts see it; as Step, with the clients as first dimension.
+
+    Batches are padded to the longest. `share` and `real_share` [clients, batch] are what a sample counts in the mean
+    over its client's batch: 1/length, or 0 for padding.
+    """
+
+    model: Stack
+    x: torch.Tensor
+    y: torch.Tensor
+    share: torch.Tensor
+    real_x: torch.Tensor
+    real_y: torch.Tensor
+    real_share: torch.Tensor
+    features: torch.Tensor
+    logits: torch.Tensor
+    ce: torch.Tensor
+
+    def class_sums(self, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Each client's sums of features and numbers of samples per class, of what was in its batch at first."""
+        features = self.features.detach()[:, : self.real_y.shape[1]]
+        return class_sums(features, self.real_y, classes, self.real_share > 0)
+
+
+def pad(batches: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The clients' (x, y) as one x, one y, and what each sample counts."""
+    xs, ys = zip(*batches, strict=True)
+    lengths = torch.tensor([len(y) for y in ys])[:, None]
+    share = (torch.arange(lengths.max()) < lengths) / lengths
+    return pad_sequence(xs, batch_first=True), pad_sequence(ys, batch_first=True), share.to(ys[0].device)
+
+
+def cross_entropies(logits: torch.Tensor, labels: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
+    """Each client's mean, of logits [clients, batch, classes]; labels may be soft."""
+    losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(0, 1), reduction="none")
+    return (losses.view_as(share) * share).sum(1)
+
+
+def shared_cross_entropies(step: FusedStep, clients: list[Client], table, draws: list) -> torch.Tensor:
+    """Each client's, on as many random images of a shared dataset as it has real ones in this step."""
+    sizes = (step.real_share > 0).sum(1).tolist()
+    drawn = [c.draw_shared(table, draw, n) for c, draw, n in zip(clients, draws, sizes, strict=True)]
+    x, y, share = pad(drawn)
+    return cross_entropies(step.model.head(step.model.features(x, share)), y, share)
+
+
+def train(
+    stack: Stack, clients: list[Client], starts: list[torch.Tensor]
+) -> list[tuple[Client, torch.Tensor, dict[str, float]]]:
+    """The local steps, from these weights: each client with its trained weights and each loss term's mean."""
+    config, parts = clients[0].config, clients[0].config.parts
+    changes_batches = any(overrides(part, "batch") for part in parts)
+    batches = {client.id: list(client.batches()) for client in clients}
+    ordered = sorted(zip(clients, starts, strict=True), key=lambda pair: -len(batches[pair[0].id]))
+    clients, starts = [client for client, _ in ordered], [start for _, start in ordered]
+    steps = [len(batches[client.id]) for client in clients]
+    stack.load(starts, [client.global_weights for client in clients])
+    optimizer = make_optimizer(stack.rows[: len(clients)], config, clients[0].t)
+    totals: dict[str, torch.Tensor] = {}
+    for at in range(max(steps)):
+        active = [client for client, count in zip(clients, steps, strict=True) if count > at]
+        if at == 0 or len(active) < stack.clients:
+            stack.use(len(active))
+        taken = [(client.x[batches[client.id][at]], client.y[batches[client.id][at]]) for client in active]
+        batch = real = pad(taken)
+        if changes_batches:
+            for part in parts:
+                taken = [part.batch(client, x, y) for client, (x, y) in zip(active, taken, strict=True)]
+            batch = pad(taken)
+        x, y, share = batch
+        with autocast(config, stack.model.device):
+            features = stack.features(x, share)
+            logits = stack.head(features)
+            ce = cross_entropies(logits, y, share)
+            step = FusedStep(stack, *batch, *real, features, logits, ce)
+            loss = ce * ce.new_tensor([math.prod(part.ce_weight(client) for part in parts) for client in active])
+            terms = {"ce": ce}
+            for part in parts:
+                if (term := part.fused_loss(active, step)) is not None:
+                    loss = loss + term
+                    terms |= {part.name: term} if part.reported else {}
+        stack.backward(loss.sum())
+        optimizer.step()
+        for name, term in terms.items():  # on the device: no transfer per step
+            total = totals.setdefault(name, ce.new_zeros(len(clients)))
+            total[: len(active)] += term.detach()
+    means = {name: (total.cpu() / torch.tensor(steps)).tolist() for name, total in totals.items()}
+    return [(client, stack.weights[i], {name: means[name][i] for name in means}) for i, client in enumerate(clients)]

@@ -1,0 +1,82 @@
+"""An interrupt ends a process of ours: in order, or by force, and with what it started."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+STUBBORN = """
+import subprocess, sys, time
+from raysim.engine import signals as ending
+ending.FORCE_SECONDS = 0.5
+with ending.interruptible():
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    while True:
+        try:
+            print(child.pid, flush=True)
+            time.sleep(600)
+        except KeyboardInterrupt:
+            print("not now", flush=True)
+"""
+
+DROPPED = """
+import signal, time
+from raysim.engine.signals import interruptible
+class Broken:
+    def __del__(self):
+        raise ValueError("broken")
+class Interrupted:
+    def __del__(self):
+        signal.raise_signal(signal.KIND)
+try:
+    with interruptible():
+        Broken()
+        Interrupted()
+        time.sleep(30)
+except KeyboardInterrupt:
+    print("it came", end="")
+"""
+
+CRASHES_AT_THE_END = """
+import atexit, os, signal
+from raysim.engine.signals import leave
+atexit.register(lambda: os.kill(os.getpid(), signal.SIGSEGV))
+print("all is done", end="")
+leave(3)
+"""
+
+
+def python(program: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_a_process_that_does_not_end_in_order_is_ended(kind):
+    process = subprocess.Popen(
+        [sys.executable, "-c", STUBBORN], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    child = psutil.Process(int(process.stdout.readline()))
+    process.send_signal(kind)
+    said, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "not now" in said
+    assert errors.startswith("raysim: interrupted")
+    child.wait(5)
+
+
+@pytest.mark.parametrize("kind", ["SIGINT", "SIGTERM"])
+def test_an_interrupt_in_a_destructor_is_not_lost_and_other_errors_there_are_told(kind):
+    done = python(DROPPED.replace("KIND", kind))
+    assert done.stdout == "it came"
+    assert "ValueError: broken" in done.stderr
+    assert "KeyboardInterrupt" not in done.stderr
+
+
+def test_leaving_says_everything_and_does_not_take_the_interpreter_down():
+    done = python(CRASHES_AT_THE_END)
+    assert (done.returncode, done.stdout) == (3, "all is done")

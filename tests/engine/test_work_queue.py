@@ -1,0 +1,53 @@
+from raysim.engine.work_queue import Call, Pass, Queue, in_groups, spans
+
+
+def test_groups_are_consecutive_and_only_by_size():
+    assert in_groups([2, 3, 5, 7, 11], 2) == [[2, 3], [5, 7], [11]]
+
+
+def test_longest_first_in_shrinking_chunks_and_nothing_lost():
+    groups = in_groups(list(range(100)), 1)
+    costs = [float(i % 10 + 1) for i in range(100)]
+    queue = Queue(groups, costs, actors=4)
+    chunks = []
+    while queue:
+        chunks.append(queue.take())
+    assert sorted(g for chunk in chunks for g in chunk) == groups
+    order = [costs[g[0]] for chunk in chunks for g in chunk]
+    assert order == sorted(order, reverse=True)
+    work = [sum(costs[g[0]] for g in chunk) for chunk in chunks]
+    assert work[0] <= sum(costs) / 8
+    assert work[-1] == 1.0
+    assert len(chunks) < 60
+
+
+def test_lost_work_comes_back_first():
+    queue = Queue([[0], [1], [2]], [3.0, 2.0, 1.0], actors=1)
+    first = queue.take()
+    assert first == [[0]]
+    queue.give_back(first)
+    assert queue.take() == [[0]]
+    assert queue.left == 3.0
+
+
+def test_one_dominating_group_goes_alone():
+    queue = Queue([[0], [1], [2]], [1.0, 100.0, 1.0], actors=2)
+    assert queue.take() == [[1]]
+
+
+def test_states_travel_only_with_their_clients():
+    work = Pass("train", "b", [[1, 2], [3]], [1, 1], ("x",), {2: "s2", 3: "s3"})
+    assert work.arguments([[1, 2]]) == ("b", [[1, 2]], {2: "s2"}, "x")
+    assert Pass("evaluate", "b", [[1]], [1]).arguments([[1]]) == ("b", [[1]])
+
+
+def test_calls_of_an_actor_that_follow_at_once_are_one_span():
+    calls = [Call(0, 10.0, 11.0), Call(1, 10.0, 10.5), Call(0, 11.001, 12.0), Call(1, 10.6, 11.0)]
+    assert spans({"training": calls}, 10.0) == {"training": [[0, 0.0, 2.0], [1, 0.0, 0.5], [1, 0.6, 1.0]]}
+
+
+def test_what_a_lost_actor_did_stands_by_itself():
+    calls = [Call(0, 1.0, 2.0), Call(0, 2.0, 3.0, lost=True), Call(0, 3.0, 4.0)]
+    assert spans({"training": calls, "evaluation": [Call(0, 5.0, 6.0)]}, 1.0) == {
+        "training": [[0, 0.0, 1.0], [0, 2.0, 3.0]], "lost": [[0, 1.0, 2.0]], "evaluation": [[0, 4.0, 5.0]],
+    }  # fmt: skip

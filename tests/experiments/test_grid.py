@@ -1,0 +1,116 @@
+"""Which runs `compare` and `sweep` make of their words, and what they refuse."""
+
+import dataclasses
+
+import pytest
+
+from raysim import methods
+from raysim.config import load_layers, resolve
+from raysim.config.presets import PRESETS
+from raysim.engine.ray_runner.plan import Node
+from raysim.errors import InputError
+from raysim.experiments import grid
+from raysim.experiments.scheduler import flags, held, merged, units
+from raysim.experiments.sweeps import SWEEPS
+from raysim.settings import from_command_line
+
+
+def compare(words: str) -> grid.Grid:
+    return grid.compare(words.split())
+
+
+def test_compare_has_every_combination():
+    words = "--methods fedavg,fedprox hfmds --seeds 0 1 --partitions classes:2 dirichlet:0.1 --rounds 7 --hfmds.mu 0.3"
+    found = compare(words + " --out here")
+    assert len(found.jobs) == 3 * 2 * 2
+    assert [job.title for job in found.jobs[:3]] == [
+        "fedavg, classes 2, seed 0", "fedavg, classes 2, seed 1", "fedavg, dirichlet 0.1, seed 0",
+    ]  # fmt: skip
+    last = found.jobs[-1].config
+    assert (last.method, last.beta, last.rounds, last.seed, last.parts[0].mu) == ("hfmds", 0.1, 7, 1, 0.3)
+    assert len({job.folder for job in found.jobs}) == 12
+    assert all(job.folder.parent == found.folder and job.config.resume for job in found.jobs)
+
+
+def test_a_preset_under_the_words_and_an_alias_by_its_own_name():
+    found = compare("--preset hfmds-cifar10 --methods fedavg fmds --rounds 3")
+    average, fmds = (job.config for job in found.jobs)
+    assert (average.clients, average.rounds, average.parts) == (20, 3, ())
+    assert (fmds.method, fmds.parts[0].mu, fmds.parts[0].alpha) == ("hfmds", 0.0, 0.1)
+    assert [job.row for job in found.jobs] == ["fedavg", "fmds"]
+
+
+def test_the_same_words_find_the_same_folder_and_others_another():
+    words = "--methods fedavg --rounds 3"
+    assert compare(words).folder == compare(words + " --actors 4").folder
+    assert compare(words).folder != compare(words + " --lr 0.3").folder
+
+
+def test_sweep_over_any_settings():
+    words = "--method hfmds --over hfmds.mu=-0.5,1 batch-size=4,8 --seeds 0,1,2"
+    found = grid.sweep(words.split())
+    assert len(found.jobs) == 2 * 2 * 3
+    assert found.jobs[-1].row == "hfmds.mu=1, batch-size=8"
+    assert (found.jobs[0].config.parts[0].mu, found.jobs[0].config.batch_size) == (-0.5, 4)
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "message"),
+    [
+        ("compare", "--seeds 0 1", "say which with --methods"),
+        ("compare", "--methods fedavg fedprx", r"unknown method 'fedprx'; did you mean 'fedprox'\?"),
+        ("compare", "--methods fedavg --seeds 0 0", "'fedavg, seed 0' is there twice"),
+        ("compare", "--methods fedavg --partitions clases:2", "'clases:2' is none of iid"),
+        ("compare", "--methods fedavg --partitions classes", "'classes' is none of iid, classes:2"),
+        ("compare", "--methods fedavg --seeds zero", "--seed must be a whole number, not 'zero'"),
+        ("compare", "--methods fedavg --seeds 0 --seed 1", "give the seeds once"),
+        ("compare", "--methods fedavg --partitions iid --partition iid", "--partition is what varies"),
+        ("compare", "--methods fedavg --hfmds.mu 1", "--hfmds.mu belongs to hfmds, which is not in --method fedavg"),
+        ("compare", "--methods fedavg --beeta 1", "unknown setting --beeta; did you mean '--beta'"),
+        ("compare", "--methods fedavg --at-once 0", "--at-once must be a whole number above 0"),
+        ("compare", "--methods fedavg --overwrite", "give another --out"),
+        ("sweep", "", "give a name"),
+        ("sweep", "hfmds-table4-cifar1", "unknown sweep 'hfmds-table4-cifar1'; did you mean 'hfmds-table4-cifar10'"),
+        ("sweep", "hfmds-fig6 --preset hfmds-cifar100", "has a preset of its own"),
+        ("sweep", "--over lr", "'lr' is not written key=value,value"),
+        ("sweep", "--over hfmds.mu=1,2", "--hfmds.mu belongs to hfmds, which is not in --method fedavg"),
+    ],
+)
+def test_what_is_wrong_is_said_on_one_line(command, words, message):
+    with pytest.raises(InputError, match=message) as caught:
+        getattr(grid, command)(words.split())
+    assert "\n" not in str(caught.value)
+
+
+def test_flags_give_the_same_configuration_again():
+    words = "--preset fedpa-celeba --fedpa.pairs all --active 3 --local-steps 5 --download --data=a/b --seed 9"
+    config = resolve(load_layers(from_command_line(words.split()), {}))
+    assert resolve(load_layers(from_command_line(flags(config)), {})) == config
+    plain = dataclasses.replace(config, out="x y", resume=True)
+    assert resolve(load_layers(from_command_line(flags(plain)), {})) == plain
+
+
+def test_shares_are_whole_gpus_or_an_actors_cpus():
+    head, a, b = Node("head", 0.0, 0, 10), Node("a", 8.0, 2, 100), Node("b", 4.0, 2, 100)
+    assert units([head, a, b], 1) == [Node("a", 4.0, 1, 50)] * 2 + [Node("b", 2.0, 1, 50)] * 2
+    cpus = [head, Node("c", 5.0, 0, 100), Node("d", 1.0, 0, 30)]
+    assert units(cpus, 2) == [Node("c", 2.5, 0, 50)] * 2 + [Node("d", 1.0, 0, 30)]
+    assert merged(units([a, b], 1)) == [a, b]
+
+
+def test_a_folder_is_worked_in_by_one_command_at_a_time(tmp_path):
+    with held(tmp_path), pytest.raises(InputError, match="in use by another command"), held(tmp_path):
+        pass
+    with held(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_every_sweep_has_rows_that_differ_and_the_papers_figures_belong_to_some(name):
+    wanted = {m for axis in SWEEPS[name].axes for point in axis.values() for m in point.get("method", "").split("+")}
+    if (preset := SWEEPS[name].base["preset"]) not in PRESETS or not wanted <= {"", *methods.names()}:
+        pytest.skip(f"no preset {preset}, or one of {wanted} is missing")
+    jobs = grid.sweep([name]).jobs
+    identities = [str(job.config.identity()) for job in jobs]
+    assert len(set(identities)) == len(jobs) > 1
+    assert SWEEPS[name].paper.keys() <= {job.row for job in jobs}

@@ -1,0 +1,56 @@
+"""The table of many runs against a computation by hand, and what it says where figures are missing."""
+
+import csv
+import json
+
+import pytest
+
+from raysim.experiments import grid
+from raysim.experiments.table import write_table
+
+
+def wanted(tmp_path, words="--methods fedavg hfmds --seeds 0 1"):
+    settings = "--dataset cifar10 --partition classes --classes-per-client 2"
+    return grid.compare([*words.split(), *settings.split(), "--out", str(tmp_path)])
+
+
+def finish(job, accuracy, **more):
+    job.folder.mkdir(parents=True)
+    summary = {"final_accuracy": accuracy, "best_accuracy": accuracy + 0.1, "seconds": 60.4, "psnr": None}
+    summary["late_accuracy"] = accuracy - 0.01
+    summary |= {"bytes_up": 2_500_000, "bytes_down": 3_000_000} | more
+    (job.folder / "summary.json").write_text(json.dumps(summary))
+
+
+def test_means_and_deviations_beside_the_papers_figures(tmp_path):
+    asked = wanted(tmp_path)
+    figures = {"model.auc": 0.6, "hfmds.auc": 0.75, "hfmds.tpr_at_1%_fpr": None, "hfmds.epsilon": None}
+    figures["hfmds.psnr_nearest"] = 14.5
+    for job, accuracy in zip(asked.jobs, (0.3, 0.4, 0.5, 0.6), strict=True):
+        finish(job, accuracy, **({"psnr": 16.0, "privacy": figures} if job.row == "hfmds" else {}))
+    heads, _, average, hfmds, *_ = write_table(asked, {}).splitlines()
+    assert heads == (
+        "| run | seeds | final % | last quarter % | best % | paper % | seconds | MB up | MB down | PSNR dB | "
+        "paper's PSNR | PSNR to nearest | attack on shared data: AUC | attack on model: AUC |"
+    )
+    # The standard deviation of 30 and 40 by hand: √((5² + 5²) / 1) = 7.07.
+    assert average == (
+        "| fedavg | 0 1 | 35.00 ± 7.07 | 34.00 ± 7.07 | 45.00 ± 7.07 | "
+        "50.44 ± 2.70 (HFMDS-FL table 2); 61.28 (SDA-FL table 1) | 60 ± 0 | 2.5 ± 0.0 | 3.0 ± 0.0 | – | – | – | – | – |"
+    )
+    assert "| 16.00 ± 0.00 | 16.60 | 14.50 ± 0.00 | 0.750 ± 0.000 | 0.600 ± 0.000 |" in hfmds
+    with open(tmp_path / "table.csv") as file:
+        first, second = csv.DictReader(file)
+    assert float(first["final_accuracy_std"]) == pytest.approx(50**0.5)
+    assert (first["psnr_mean"], float(second["psnr_mean"])) == ("", 16.0)
+
+
+def test_what_is_missing_and_what_failed(tmp_path):
+    asked = wanted(tmp_path)
+    finish(asked.jobs[0], 0.3)
+    text = write_table(asked, {asked.jobs[3]: "no room (log.txt)"})
+    assert "| fedavg | 0 | 30.00 | 29.00 | 40.00 |" in text  # one seed has no deviation
+    assert "| hfmds | – | – | – |" in text
+    assert "Failed: hfmds, seed 1: no room (log.txt)" in text
+    rows = json.loads((tmp_path / "table.json").read_text())["rows"]
+    assert [row["missing"] for row in rows] == [1, 2]

@@ -1,0 +1,37 @@
+"""The papers' figures: cells here and there as they are printed, and how a run finds its own."""
+
+import pytest
+
+from raysim.config import resolve
+from raysim.observe.papers import find
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"dataset": "cifar100", "method": "hfmds", "beta": 0.01}, [("HFMDS-FL table 2", 29.48, 0.79, 12.36)]),
+        ({"dataset": "cifar10", "method": "fedgen", "beta": 0.05}, [("HFMDS-FL table 2", 45.66, 1.59, None)]),
+        ({"dataset": "emnist", "method": "fedhkd", "beta": 1}, [("FedPA table II", 79.27, 0.36, None)]),
+        ({"dataset": "celeba", "method": "fedensemble", "partition": "iid"}, [("FedPA table II", 87.64, 0.69, None)]),
+        ({"dataset": "cifar100", "method": "moon", "beta": 0.5}, [("FedDPMS table 1", 37.15, None, None)]),
+        (
+            {"dataset": "svhn", "method": "scaffold", "partition": "classes", "classes_per_client": 2},
+            [("SDA-FL table 1", 73.34, None, None)],
+        ),
+        ({"dataset": "mnist", "method": "fedprox+hfmds", "beta": 0.1}, []),
+        ({"dataset": "mnist", "method": "fedavg", "beta": 0.2}, []),
+        (
+            {"dataset": "mnist", "method": "fedpa_reference+fedbn", "beta": 0.1, "evaluation": "clients"},
+            [("FedPA table II", 94.79, 0.18, None)],
+        ),
+    ],
+)
+def test_a_run_finds_its_own(settings, expected):
+    found = find(resolve([("test", settings)]).settings())
+    assert [(f.paper, f.accuracy, f.std, f.psnr) for f in found] == expected
+
+
+def test_fmds_is_not_hfmds():
+    settings = {"dataset": "cifar10", "partition": "classes", "classes_per_client": 2}
+    both = [find(resolve([("test", settings | {"method": name})]).settings())[0].psnr for name in ("fmds", "hfmds")]
+    assert both == [16.69, 16.60]

@@ -1,0 +1,148 @@
+"""Callbacks hear of a run; what goes wrong in them is said and, after the start, costs nobody the run."""
+
+import importlib.util
+import json
+import re
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from raysim import run as running
+from raysim.__main__ import main
+from raysim.observe.trackers import Callback, Callbacks, figures
+
+SMALL = [
+    "--train-size", "60", "--test-size", "40", "--clients", "3", "--model", "small-cnn", "--rounds", "2",
+    "--in-process", "--method", "fedprox",
+]  # fmt: skip
+HEARD: list[tuple] = []
+
+
+class Listener(Callback):
+    def on_start(self, settings, out):
+        HEARD.append(("start", settings["method"], out))
+
+    def on_round(self, line):
+        HEARD.append(("round", line["round"], line["accuracy"]))
+
+    def on_end(self, summary):
+        HEARD.append(("end", summary["final_accuracy"]))
+
+
+class Rude(Callback):
+    def on_round(self, line):
+        HEARD.append(("rude", line["round"]))
+        raise ConnectionError("nobody\nat home")
+
+
+class Unwilling(Callback):
+    def on_start(self, settings, out):
+        raise ConnectionError("nobody at home")
+
+
+@pytest.fixture(autouse=True)
+def heard():
+    HEARD.clear()
+    return HEARD
+
+
+def test_they_hear_of_the_start_every_round_and_the_end(tmp_path, heard):
+    out = tmp_path / "run"
+    assert main(["run", *SMALL, "--out", str(out), "--callback", f"{__name__}:Listener"]) == 0
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    summary = json.loads((out / "summary.json").read_text())
+    rounds = [("round", line["round"], line["accuracy"]) for line in lines]
+    assert heard == [("start", "fedprox", out), *rounds, ("end", summary["final_accuracy"])]
+
+
+def test_one_that_raises_is_left_out_from_then_on_and_the_others_go_on(tmp_path, heard, capsys):
+    both = f"{__name__}:Rude,{__name__}:Listener"
+    assert main(["run", *SMALL, "--out", str(tmp_path / "run"), "--callback", both]) == 0
+    assert [what for what, *_ in heard] == ["start", "rude", "round", "round", "end"]
+    says = f"--callback {__name__}:Rude.on_round: ConnectionError: nobody at home; the run goes on without it"
+    assert f"warning: {says}\n" in capsys.readouterr().out
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert [event["text"] for event in events if event["event"] == "warning"] == [says]
+
+
+def test_one_that_cannot_start_ends_the_run_in_one_line(tmp_path, capsys):
+    assert main(["run", *SMALL, "--out", str(tmp_path / "run"), "--callback", f"{__name__}:Unwilling"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("Unwilling.on_start: ConnectionError: nobody at home; put that right or leave it out")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("tracking", "--callback 'tracking': write MODULE:CLASS"),
+        ("not_there:Tracker", "--callback not_there:Tracker: ModuleNotFoundError"),
+        (f"{__name__}:Nobody", "AttributeError"),
+    ],
+)
+def test_a_wrong_name_is_told_before_anything_starts(name, says, tmp_path, capsys):
+    assert main(["run", *SMALL, "--out", str(tmp_path / "run"), "--callback", name]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert says in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_figures_are_the_numbers_of_a_line():
+    line = {"round": 3, "accuracy": None, "loss": 1.5, "clients": 4, "terms": {"fedprox": 0.25}, "generator.fid": 2}
+    assert figures(line) == {"loss": 1.5, "clients": 4.0, "terms/fedprox": 0.25, "generator.fid": 2.0}
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("tensorboard"), reason="tensorboard is not installed: pip install it")
+def test_tensorboard_reads_the_figures_and_not_those_of_rounds_done_again(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    callbacks = Callbacks(None)
+    callbacks.start({}, tmp_path)
+    for t, loss in ((1, 3.0), (2, 9.0), (3, 9.0), (2, 2.0), (3, 1.0)):  # the server was lost in between
+        callbacks.tell("on_round", {"round": t, "loss": loss, "terms": {"fedprox": t / 4}}, pytest.fail)
+    callbacks.tell("on_end", {}, pytest.fail)
+    read = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(e.step, e.value) for e in read.Scalars("loss")] == [(1, 3.0), (2, 2.0), (3, 1.0)]
+    assert [e.value for e in read.Scalars("terms/fedprox")] == [0.25, 0.5, 0.75]
+
+
+def test_the_example_with_mlflow_logs_a_run(tmp_path, monkeypatch):
+    """The real one where it is installed, otherwise one of straw that keeps what it is given."""
+    text = (Path(__file__).parents[2] / "docs" / "tracking.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "my_tracking.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    straw = not importlib.util.find_spec("mlflow")
+    if straw:
+        logged: list[tuple] = []
+        names = ("set_experiment", "start_run", "log_params", "log_metrics", "log_artifact", "end_run")
+        calls = {name: (lambda *a, name=name, **k: logged.append((name, a, k))) for name in names}
+        monkeypatch.setitem(sys.modules, "mlflow", types.SimpleNamespace(**calls))
+    try:
+        words = ["run", *SMALL, "--out", str(tmp_path / "run"), "--callback", "my_tracking:Mlflow"]
+        assert main(words) == 0
+    finally:
+        sys.modules.pop("my_tracking", None)
+    accuracy = json.loads((tmp_path / "run" / "summary.json").read_text())["final_accuracy"]
+    if straw:
+        assert [name for name, *_ in logged][:3] == ["set_experiment", "start_run", "log_params"]
+        metrics = [(k["step"], a[0]) for name, a, k in logged if name == "log_metrics"]
+        assert [step for step, _ in metrics] == [1, 2]
+        assert metrics[-1][1]["accuracy"] == accuracy
+        assert logged[-1][0] == "end_run"
+    else:
+        import mlflow
+
+        (found,) = mlflow.search_runs(experiment_names=["raysim"], output_format="list")
+        assert found.info.status == "FINISHED"
+        assert found.data.metrics["accuracy"] == pytest.approx(accuracy)
+        assert found.data.params["method"] == "fedprox"
+
+
+def test_none_are_made_for_a_run_that_is_finished(tmp_path, monkeypatch):
+    assert main(["run", *SMALL, "--out", str(tmp_path / "run")]) == 0
+    monkeypatch.setattr(running, "Callbacks", None)  # calling it would raise
+    assert main(["run", *SMALL, "--out", str(tmp_path / "run"), "--resume"]) == 0
