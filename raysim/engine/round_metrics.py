@@ -1,59 +1,65 @@
-"""What the driver makes of a pass's answers, taken together."""
+"""RoundMetrics: everything one round reports, in one record that all readers share."""
 
-import math
-from collections import Counter
+from __future__ import annotations
 
-from raysim.engine.messages import LOSS_BITS, ClientReport
-from raysim.engine.work_queue import Answers
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-
-def all_reports(answers: Answers) -> list[ClientReport]:
-    """Those of all calls, in order of client: so that nothing depends on who worked where."""
-    return sorted((report for reports in answers.first for report in reports), key=lambda report: report.client)
+FORMAT = 1  # of a line of metrics.jsonl
 
 
-def training_loss(reports: list[ClientReport]) -> dict:
-    """The clients' mean cross-entropy and further terms, weighted by samples; summed in client order."""
-    reports = [report for report in reports if not report.skipped]
-    if not reports:
-        return {"train_loss": None, "terms": {}}
-    samples = sum(report.samples for report in reports)
-    names = sorted({name for report in reports for name in report.terms})
-    means = {name: math.fsum(r.samples * r.terms[name] for r in reports if name in r.terms) / samples for name in names}
-    return {"train_loss": means.pop("ce"), "terms": means}
+@dataclass
+class RoundMetrics(Mapping[str, Any]):
+    """The metrics of one round: a line of metrics.jsonl, and what progress, Ray metrics, tables and reports read.
 
+    To add a metric of the engine, add a field and set it in engine/simulation.py. It can also be read as a mapping
+    with the keys of the line.
 
-def evaluated(counts: list[tuple[int, int | None]], images: int) -> dict:
-    """Accuracy and mean loss from each test batch's correct predictions and summed loss (None: it is not finite)."""
-    finite = all(loss is not None for _, loss in counts)
-    return {
-        "accuracy": sum(correct for correct, _ in counts) / images,
-        "loss": sum(loss for _, loss in counts) / 2.0**LOSS_BITS / images if finite else None,
-    }
-
-
-def counted(reports: list[ClientReport]) -> tuple[float, int]:
-    """The GFLOPs of the client whose operations were counted, and its samples."""
-    found = ((report.flops / 1e9, report.samples) for report in reports if report.flops)
-    return next(found, (0.0, 1))  # the client may have been skipped
-
-
-def misshapen(reports: list[ClientReport]) -> dict[int, str]:
-    """Client -> what it sent in another shape than most (of equally many: than the one of the lowest client)."""
-    found = {}
-    for name in sorted({name for report in reports for name in report.shapes}):
-        sent = {report.client: report.shapes[name] for report in reports if name in report.shapes}
-        ((usual, _),) = Counter(sent.values()).most_common(1)
-        for client, shape in sent.items():
-            if shape != usual:
-                found.setdefault(client, f"its {name} has shape {_said(shape)}, other clients' {_said(usual)}")
-    return found
-
-
-def _said(shape: tuple[int | None, ...]) -> str:
-    """As NumPy prints a shape; None, for a number of rows that is the client's own, as `any`.
-
-    >>> _said((None, 3, 28, 28))
-    '(any, 3, 28, 28)'
+    >>> metrics = RoundMetrics(round=1, clients=4, reported={"hfmds.psnr": 9.8})
+    >>> metrics["clients"], metrics["hfmds.psnr"]
+    (4, 9.8)
     """
-    return "(" + ", ".join("any" if size is None else str(size) for size in shape) + ")"
+
+    round: int
+    accuracy: float | None = None  # on the test split, 0 to 1; None where the round was not evaluated
+    loss: float | None = None  # cross-entropy on the test split; None also where it is not finite
+    clients: int = 0  # that took part
+    bytes_up: int = 0  # sent by the clients
+    bytes_down: int = 0  # sent to the clients
+    gflops: dict[str, float] = field(default_factory=dict)  # of one client, by what it does; training in the last round
+    reported: dict[str, float] = field(default_factory=dict)  # what parts put into server.metrics, by name
+    train_loss: float | None = None  # the clients' mean cross-entropy in local training
+    terms: dict[str, float] = field(default_factory=dict)  # the clients' mean of each further loss term, by part
+    phases: dict[str, float] = field(default_factory=dict)  # seconds
+    seconds: float = 0.0  # the whole round
+    failures: int = 0  # actors lost and clients that failed
+    retries: int = 0  # clients that were run again
+    skipped: int = 0  # clients left out because their code kept failing
+    timeline: dict[str, Any] = field(default_factory=dict, compare=False)  # who worked when: a line of timeline.jsonl
+
+    def to_line(self) -> dict[str, Any]:
+        """The line of metrics.jsonl: what the parts reported stands beside the engine's own fields."""
+        line: dict[str, Any] = {"format": FORMAT}
+        for each in fields(self):
+            if each.name == "reported":
+                line |= self.reported
+            elif each.name != "timeline" and not (each.name == "skipped" and not self.skipped):
+                line[each.name] = getattr(self, each.name)
+        return line
+
+    @classmethod
+    def from_line(cls, line: Mapping[str, Any]) -> RoundMetrics:
+        """The way back; lines without a format are those of raysim 0.1.0, which had the same fields."""
+        own = {each.name for each in fields(cls)} - {"reported", "timeline"}
+        reported = {key: value for key, value in line.items() if key not in own and key != "format"}
+        return cls(**{key: value for key, value in line.items() if key in own}, reported=reported)
+
+    def __getitem__(self, key: str) -> Any:
+        return self.to_line()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.to_line())
+
+    def __len__(self) -> int:
+        return len(self.to_line())

@@ -12,7 +12,7 @@ import pyarrow as pa
 from raysim.config import RunConfig
 from raysim.data.federated import Federation
 from raysim.engine.messages import TRIES, Broadcast, ClientFailure, ClientReport, ServerLost
-from raysim.engine.round_metrics import all_reports, counted, evaluated, misshapen, training_loss
+from raysim.engine.answers import all_reports, counted, evaluated, misshapen, training_loss
 from raysim.engine.work_queue import Answers, Call, Pass, in_groups, spans
 from raysim.methods.base import overrides
 from raysim.privacy.figures import Figure
