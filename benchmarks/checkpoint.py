@@ -39,7 +39,7 @@ def kept_of(workload: Workload, per_client: int) -> Kept:
     from raysim.data.federated_writer import federation
     from raysim.engine.in_process import InProcess
     from raysim.engine.simulation import Simulation
-    from raysim.run import prepare
+    from raysim.single_run import prepare
     from raysim.storage.checkpoint_writer import Saver
 
     short = {

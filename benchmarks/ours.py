@@ -96,7 +96,7 @@ def main(arguments: list[str] | None = None) -> None:
     asked = parser.parse_args(arguments)
     turns = Turns()
     secure_local_ray()  # before Ray is imported
-    from raysim import run
+    from raysim import single_run as run
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         layers = [("workload", settings(asked.workload)), ("--set", asked.settings)]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as a job, only jobs/ is on the path
 
-from raysim.__main__ import job
+from raysim.cli import job
 from raysim.config.presets import PRESETS
 
 job(beside="fedbn", **PRESETS["fedpa-mnist-reference"].settings)

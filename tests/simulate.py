@@ -4,14 +4,15 @@ import numpy as np
 
 from raysim.config import resolve
 from raysim.data import Dataset, Split
-from raysim.data.federated_writer import federation
+from raysim.data.federated import FederatedData
 from raysim.data.partition import partition
 from raysim.data.synthetic_tables import table_digest
 from raysim.engine.in_process import InProcess
 from raysim.engine.ray_runner import cluster
 from raysim.engine.ray_runner.plan import make_plan
-from raysim.engine.ray_runner.runner import Pool
+from raysim.engine.ray_runner.runner import RayRunner
 from raysim.engine.simulation import Result, Simulation
+from raysim.single_run import store
 
 SMALL = {
     "model": "mlp", "clients": 10, "active": 6, "rounds": 3, "lr": 0.05, "batch_size": 8, "partition": "dirichlet",
@@ -42,22 +43,26 @@ def configure(**settings):
     return resolve([("test", SMALL | settings)])
 
 
+def federated(config, dataset: Dataset, put=lambda value: value) -> FederatedData:
+    """The dataset dealt and stored as this configuration asks."""
+    dealt = partition(
+        dataset.train.y, dataset.classes, kind=config.partition, clients=config.clients, seed=config.seed,
+        beta=config.beta, classes_per_client=config.classes_per_client,
+    )  # fmt: skip
+    return store(config, dataset, dealt, put)
+
+
 def simulate(
     dataset: Dataset | None = None, runner=None, saver=None, on_round=lambda line: None, **settings
 ) -> Result:
     """Run in this process, or on another runner; `saver(runner)` makes what keeps its checkpoints."""
     config = configure(**settings)
-    dataset = dataset or blobs()
-    dealt = partition(
-        dataset.train.y, dataset.classes, kind=config.partition, clients=config.clients, seed=config.seed,
-        beta=config.beta, classes_per_client=config.classes_per_client,
-    )  # fmt: skip
     runner = runner or InProcess()
     try:
-        data = federation(config, dataset, dealt, runner.put)
+        data = federated(config, dataset or blobs(), runner.put)
         runner.reserve()
-        _, model_bytes = runner.start(data)
-        return Simulation(config, data, runner, model_bytes, saver and saver(runner)).run(on_round)
+        started = runner.start(config, data)
+        return Simulation(config, data, runner, started.model_bytes, saver and saver(runner)).run(on_round)
     finally:
         runner.stop()
 
@@ -69,7 +74,7 @@ def simulate_on_ray(
     """Run on the Ray this process is connected to."""
     config = configure(**settings)
     plan = make_plan(config, cluster.nodes(), client_bytes=2**20)
-    return simulate(dataset, Pool(plan, config, on_event=on_event), saver, on_round, **settings)
+    return simulate(dataset, RayRunner(plan, config, on_event=on_event), saver, on_round, **settings)
 
 
 def told_to(events: list):
@@ -77,7 +82,7 @@ def told_to(events: list):
     return lambda kind, **details: events.append((kind, details))
 
 
-UNEQUAL = ("seconds", "phases", "failures", "retries")  # between two runs of one configuration
+UNEQUAL = ("seconds", "phases", "failures", "retries", "timeline")  # between two runs of one configuration
 
 
 def comparable(result: Result) -> tuple:

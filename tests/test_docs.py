@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from raysim.__main__ import main
+from raysim.cli import main
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))

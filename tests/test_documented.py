@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from raysim.__main__ import main
+from raysim.cli import main
 from raysim.experiments import grid
 from tests.data.made import encoded, pixels, write_folder, write_parquet
 

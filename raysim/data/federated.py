@@ -1,37 +1,31 @@
-"""What actors read of a federation: zero-copy where Ray holds it, as it is in one process.
+"""The federated data as actors read it: client shards and test batches in the object store, without copies.
 
-Arrays read from the store are shared by every process of the node, so nobody writes into them: they become tensors
-only through `to_device` of tensors.py, which copies. Every actor imports this module: it stays light.
+Every actor imports this module, so it stays light.
 """
+
+from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import ray
 
-from raysim.config import RunConfig
-from raysim.tensors import to_device
-
-
-def fetch(reference):
-    """The object behind a reference; anything else is returned as it is."""
-    return ray.get(reference) if isinstance(reference, ray.ObjectRef) else reference
-
-
-def assigned_gpus() -> list[int]:
-    """The GPUs Ray gave this actor."""
-    return [int(i) for i in ray.get_gpu_ids()] if ray.is_initialized() else []
+from raysim.data.normalisation import Normalisation
+from raysim.data.object_store import fetch
 
 
 @dataclass(frozen=True)
 class Chunks:
-    """Samples in a few large objects. Item i of the whole (a client, a batch) lies in one of them."""
+    """Samples in a few large objects; item i (a client, or a test batch) lies in one of them."""
 
-    objects: list  # references to (x uint8, y int64)
+    objects: list[Any]  # references to (x uint8, y int64)
     chunk: np.ndarray  # item -> object
     start: np.ndarray  # item -> first row in it
     stop: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.chunk)
 
     def read(self, item: int) -> tuple[np.ndarray, np.ndarray]:
         """The item's samples, read-only and without a copy."""
@@ -41,29 +35,22 @@ class Chunks:
 
 
 @dataclass(frozen=True)
-class Federation:
-    """What every actor is given once: the configuration and where the data lies."""
+class FederatedData:
+    """Where the data of a run lies, and what is known about it. Every actor gets it once."""
 
-    config: RunConfig
-    shape: tuple[int, int, int]
+    shape: tuple[int, int, int]  # of an image: channels, height, width
     classes: int
-    mean: tuple[float, ...]  # per channel, of pixels in 0..255
-    std: tuple[float, ...]
+    normalisation: Normalisation
     sizes: np.ndarray  # samples per client
     clients: Chunks  # by client
     test: Chunks  # by evaluation batch, or by client
 
     def typical(self, clients: list[int]) -> int:
-        """The one whose size is nearest to their mean."""
+        """The client whose size is nearest to the mean of these clients."""
         sizes = self.sizes[clients]
         return clients[int(np.abs(sizes - sizes.mean()).argmin())]
 
-    def pixel_range(self, device) -> tuple:
-        """The normalised values of black and white, per channel."""
-        mean, std = (np.array(v, dtype=np.float32).reshape(1, -1, 1, 1) for v in (self.mean, self.std))
-        return to_device((-mean / std, (255 - mean) / std), device)
-
     def digest(self) -> str:
-        """Tells this data and its split apart from others: shape, sizes and normalisation."""
-        facts = repr((self.shape, self.classes, self.mean, self.std)).encode()
+        """A hash of shape, sizes and normalisation, to tell this data and its partition from others."""
+        facts = repr((self.shape, self.classes, self.normalisation.mean, self.normalisation.std)).encode()
         return hashlib.sha256(facts + self.sizes.tobytes()).hexdigest()

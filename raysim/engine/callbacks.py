@@ -1,4 +1,4 @@
-"""Callbacks of a run: recording, progress, metrics, pictures and experiment trackers all listen through this interface."""
+"""Callbacks: the interface through which recording, progress, metrics, pictures and trackers follow a run."""
 
 from __future__ import annotations
 

@@ -1,59 +1,73 @@
 """The in-process runner: the same server and client code without Ray, for unit tests and debuggers."""
 
+from __future__ import annotations
+
 import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from raysim.data.federated import fetch
+from raysim.data.federated import FederatedData
+from raysim.data.object_store import fetch
+from raysim.engine.failures import FaultCount, ServerLost
+from raysim.engine.runner import OnEvent, Runner, Started, ignore_event
 from raysim.engine.server import Server
-from raysim.engine.work_queue import Answers, Call, Pass, Queue
+from raysim.engine.work_queue import Answers, Call, Pass, WorkQueue
 from raysim.engine.worker import Worker
 
+if TYPE_CHECKING:
+    from raysim.config import RunConfig
 
-class InProcess:
-    """Runs everything here. `workers` > 1 deals the groups to several workers, as actors would be."""
 
-    def __init__(self, workers: int = 1, on_event=lambda kind, **details: None):
-        self.failures, self.retries, self.on_event = 0, 0, on_event  # of clients: nothing else dies on its own here
+class InProcess(Runner):
+    """Runs everything in this process. `workers` > 1 deals the groups to several workers, as to actors."""
+
+    def __init__(self, workers: int = 1, on_event: OnEvent = ignore_event):
+        self.faults, self.on_event = FaultCount(), on_event
         self.workers_wanted = workers
         self.threads_before = torch.get_num_threads()
 
-    def put(self, value):
+    def reserve(self) -> None:
+        """Nothing to reserve: this process is there."""
+
+    def start(self, config: RunConfig, data: FederatedData) -> Started:
+        self.server = Server(config, data)
+        self.workers = [Worker(config, data) for _ in range(self.workers_wanted)]
+        hellos = [worker.hello() for worker in self.workers]
+        return Started([hello.fingerprint for hello in hellos], hellos[0].model_bytes)
+
+    def put(self, value: Any) -> Any:
         return value
 
-    def reserve(self) -> None:
-        """Nothing to reserve."""
+    def get(self, reference: Any) -> Any:
+        return fetch(reference)
 
-    def follow_nodes(self) -> None:
-        """There are none."""
-
-    def start(self, federation) -> tuple[list[dict], int]:
-        self.server = Server(federation)
-        self.workers = [Worker(federation) for _ in range(self.workers_wanted)]
-        hellos = [worker.hello() for worker in self.workers]
-        return [fingerprint for fingerprint, _, _ in hellos], hellos[0][2]
-
-    def call_server(self, method: str, *arguments, returns: int = 1):
-        return getattr(self.server, method)(*arguments)
-
-    def get(self, value):
-        return fetch(value)
+    def call_server(self, method: Callable[..., Any], *arguments: Any, returns: int = 1) -> Any:
+        return method(self.server, *arguments)
 
     def run(self, work: Pass) -> Answers:
         answers = Answers()
-        queue = Queue(work.groups, work.costs, len(self.workers))
+        queue = WorkQueue(work.groups, work.costs, len(self.workers))
         turn = 0
         while queue:
             actor, began = turn % len(self.workers), time.monotonic()
-            answer = getattr(self.workers[actor], work.method)(*work.arguments(queue.take()))
+            answer = getattr(self.workers[actor], work.name)(*work.arguments(queue.take()))
             answers.calls.append(Call(actor, began, time.monotonic()))
             first, *rest = answer if work.returns > 1 else (answer,)
             answers.first.append(first)
             answers.rest.append(tuple(rest))
             turn += 1
-        if work.summed:
+        if work.over_clients:
             answers.sums = [worker.collect()[1] for worker in self.workers]
         return answers
+
+    def follow_nodes(self) -> None:
+        """Nothing to follow: there are no nodes."""
+
+    def restart_server(self, lost: ServerLost) -> None:
+        """Nothing is lost in one process unless something that Ray held is gone; that ends the run."""
+        raise lost
 
     def stop(self) -> None:
         torch.set_num_threads(self.threads_before)

@@ -1,22 +1,23 @@
-"""The server actor: holds the models and the parts' server state; averages, updates, broadcasts.
+"""The server: holds the models and the parts' server state; averages, updates, broadcasts.
 
-An ordinary class. Under Ray it is made an actor; the in-process runner calls it directly, with the same results.
-It averages with NumPy and imports torch only where a part asks for `device` or `model`: 170 MB less for FedAvg.
+An ordinary class. Under Ray an actor hosts it; the in-process runner calls it directly, with the same results.
+Importing this does not import torch, so that the driver can name its methods.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import ray
 
-from raysim.data.federated import Federation, assigned_gpus, fetch
+from raysim.data.federated import FederatedData
+from raysim.data.object_store import fetch, put
 from raysim.engine.fixed_point import decode_mean, decode_sum
-from raysim.methods.base import Uploads, overrides
+from raysim.methods.base import Part, Uploads
 from raysim.privacy.figures import Figure
 from raysim.rng import stream
 from raysim.tensors import size_in_bytes, to_device, to_host
@@ -25,44 +26,52 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import torch
 
+    from raysim.config import RunConfig
+    from raysim.data.normalisation import DeviceNormalisation
+    from raysim.engine.runner import LabelledFeatures
     from raysim.models.flat import FlatModel
+
+Sums = dict[str, np.ndarray]  # what one client actor added up, by name
+EachUpload = list[tuple[int, dict[str, Any]]] | None  # client -> part -> its upload, of one call
 
 
 class Server:
     """What a part's server hooks are given: `state[part]` persists, `weights` are the global models, flat arrays."""
 
-    def __init__(self, federation):
-        self.federation: Federation = fetch(federation)
-        self.config = self.federation.config
+    def __init__(self, config: RunConfig, data: FederatedData, use_gpu: bool = True):
+        self.config, self.data, self.use_gpu = config, data, use_gpu
         self.weights: list[np.ndarray] = []
-        self.state: dict[str, dict] = {part.name: {} for part in self.config.parts}
+        self.state: dict[str, dict[str, Any]] = {part.name: {} for part in config.parts}
         self.shared: dict[str, pa.Table] = {}  # part -> the dataset all clients read
-        self.shared_references: dict[str, object] = {}
+        self.shared_references: dict[str, Any] = {}
         self.shared_since: dict[str, int] = {}  # part -> round
-        self.newly_shared = 0  # bytes each of the clients have not been told of
-        self.metrics: dict[str, float] = {}  # what parts want said of this round
+        self.newly_shared = 0.0  # bytes that each client has yet to download
+        self.metrics: dict[str, float] = {}  # what parts report of this round
         self.t = 0
+
+    # -- for the parts -----------------------------------------------------------------------------------------------
 
     @cached_property
     def device(self) -> torch.device:
         """Where parts compute."""
         from raysim.training.device import prepare_torch
 
-        return prepare_torch(self.config)
+        return prepare_torch(self.config, self.use_gpu)
 
     @cached_property
     def model(self) -> FlatModel:
-        """The classifier, for its structure: it holds the initial weights."""
+        """A classifier to compute with; it starts with the initial weights."""
         from raysim.training.client import initial_model
 
-        return initial_model(self.federation, self.device)
+        return initial_model(self.config, self.data, self.device)
 
-    def hello(self) -> list[int]:
-        """Answers once the actor is up: the GPUs it was given."""
-        return assigned_gpus()
+    @cached_property
+    def scale(self) -> DeviceNormalisation:
+        """How images are normalised, for parts that make images here."""
+        return self.data.normalisation.on(self.device)
 
     def stream(self, purpose: str) -> np.random.Generator:
-        """The server's own draws of this round."""
+        """The server's own random draws of this round."""
         return stream(self.config.seed, f"server/{purpose}", self.t)
 
     def share(self, part_name: str, table: pa.Table, bytes_each: float | None = None) -> None:
@@ -70,7 +79,7 @@ class Server:
 
         `bytes_each`: what a client downloads of it, where that is not the whole table.
         """
-        reference = ray.put(table) if ray.is_initialized() else table
+        reference = put(table)
         self.shared_references[part_name] = reference
         self.shared[part_name] = fetch(reference)  # the store's memory, so that ours is freed
         self.shared_since[part_name] = self.t
@@ -79,40 +88,46 @@ class Server:
 
     # -- called by the simulation ------------------------------------------------------------------------------------
 
-    def begin(self, weights: np.ndarray) -> list[np.ndarray]:
-        """Start from these weights; publishes the models."""
-        self.weights = [np.array(weights)]
+    def hello(self) -> None:
+        """Answer once the server is up; the model is built meanwhile, while the client actors build theirs."""
+        _ = self.model
+
+    def begin(self) -> list[np.ndarray]:
+        """Start from the initial weights; returns the models."""
+        self.weights = [to_host(self.model.weights).copy()]
         for part in self.config.parts:
             part.setup(self)
         return list(self.weights)
 
     def exchange(self, part_name: str, t: int, i: int) -> str | None:
+        """Which clients the part wants for its i-th extra pass of round t, if any."""
         self.t = t
         return self._part(part_name).exchange(self, t, i)
 
-    def broadcast(self, t: int) -> tuple[dict[str, dict], int]:
+    def broadcast(self, t: int) -> tuple[dict[str, dict[str, Any]], int]:
         """What the parts send with the model, and its bytes."""
         self.t = t
         extras = {part.name: to_host(part.broadcast(self)) for part in self.config.parts}
         return extras, size_in_bytes(extras)
 
-    def told(self) -> tuple[dict[str, float], dict[str, object], int]:
-        """What parts said of the round so far, references to what they share, and the bytes of it that are new."""
+    def take_news(self) -> tuple[dict[str, float], dict[str, Any], float]:
+        """What parts have reported since the last call, references to what they share, and its new bytes."""
         metrics, newly_shared = self.metrics, self.newly_shared
-        self.metrics, self.newly_shared = {}, 0
+        self.metrics, self.newly_shared = {}, 0.0
         return metrics, self.shared_references, newly_shared
 
     def route(self, part_name: str, t: int, clients: list[int]) -> dict[int, int]:
+        """Which model each client trains, where it is not the first."""
         self.t = t
         return self._part(part_name).route(self, t, clients) or {}
 
-    def receive(self, part_name: str, t: int, actors: int, *arrived) -> None:
-        """An exchange's answers: first the sums of so many actors, then uploads client by client."""
+    def receive(self, part_name: str, t: int, actors: int, *arrived: Any) -> None:
+        """Give a part the replies of its extra pass: first the sums of so many actors, then the clients' uploads."""
         self.t = t
         self._part(part_name).receive(self, self._uploads(part_name, arrived[:actors], arrived[actors:]))
 
-    def aggregate(self, t: int, actors: int, *arrived) -> list[np.ndarray]:
-        """Average the models, let the parts do theirs, publish the result."""
+    def aggregate(self, t: int, actors: int, *arrived: Any) -> list[np.ndarray]:
+        """Average the models, let the parts update, and return the models; arguments as for `receive`."""
         self.t = t
         sums, uploads = arrived[:actors], arrived[actors:]
         personal = self._personal(t)
@@ -125,60 +140,67 @@ class Server:
             part.update(self, self._uploads(part.name, sums, uploads))
         return list(self.weights)
 
-    def sample_features(self, t: int, count: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Kind -> features and labels, of the parts that have a generator."""
+    def sample_features(self, t: int, count: int) -> LabelledFeatures:
+        """Features and labels of the parts that have a generator, by kind."""
         self.t = t
         made = {part.name: part.sample_features(self, count) for part in self.config.parts}
         return {f"generated ({name})": to_host(pair) for name, pair in made.items() if pair is not None}
 
     def privacy(self, t: int) -> tuple[list[Figure], dict[str, tuple[np.ndarray, np.ndarray]]]:
-        """What is certified, and the means that parts gave to all clients, with their classes, to be attacked."""
+        """What is certified, and the vectors that parts gave to all clients, with their classes, to be attacked."""
         self.t = t
         figures = [Figure("model.epsilon", None, note="no certificate: trained without clipping and noise")]
         means = {}
         for part in self.config.parts:
-            if overrides(part, "reply") or overrides(part, "end"):  # it shares something
+            if part.overrides("reply") or part.overrides("end"):  # it shares something
                 figures += [replace(figure, name=f"{part.name}.{figure.name}") for figure in part.certificate(self)]
             if (shared := part.shared_means(self)) is not None:
                 means[part.name] = to_host(shared)
         return figures, means
 
-    def snapshot(self) -> tuple[dict, dict[str, int]]:
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, int]]:
         """What has to be kept to go on after this round, and since when the parts share what they share."""
         kept = {"weights": self.weights, "state": to_host(self.state)}
         return copy.deepcopy(kept), dict(self.shared_since)  # parts write into their state, and this is read later
 
-    def restore(self, kept: dict, shared: dict[str, tuple[int, pa.Table]]) -> list[np.ndarray]:
-        """Be as after that round; publishes the models."""
+    def restore(self, kept: dict[str, Any], shared: dict[str, tuple[int, pa.Table]]) -> list[np.ndarray]:
+        """Go back to a snapshot; returns the models."""
         self.weights = [np.array(weights) for weights in kept["weights"]]
         self.state = to_device(kept["state"], self.device) if self.config.parts else {}
         for part_name, (self.t, table) in shared.items():
             self.share(part_name, table)
-        self.metrics, self.newly_shared = {}, 0
+        self.metrics, self.newly_shared = {}, 0.0
         return list(self.weights)
 
-    def export(self) -> dict[str, dict]:
-        """The parts' state."""
-        return to_host(self.state)
+    def export(self) -> tuple[list[dict[str, np.ndarray]], dict[str, dict[str, Any]]]:
+        """The global models by parameter name, and the parts' state."""
+        from raysim.training.client import initial_model
+
+        layout = initial_model(self.config, self.data, self.device)  # `model` is the parts' to change
+        models = [layout.export(to_device(weights, self.device)) for weights in self.weights]
+        return models, to_host(self.state)
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    def _part(self, name: str):
+    def _part(self, name: str) -> Part:
         return next(part for part in self.config.parts if part.name == name)
 
     def _personal(self, t: int) -> np.ndarray | None:
-        if not any(overrides(part, "personal") for part in self.config.parts):
+        if not any(part.overrides("personal") for part in self.config.parts):
             return None
         return to_host(self.model.personal_mask(self.config.parts, t))
 
-    def _total(self, key: str, sums) -> np.ndarray | None:
+    def _total(self, key: str, sums: Sequence[Sums]) -> np.ndarray | None:
         terms = [s[key] for s in sums if key in s]
         return sum(terms[1:], start=terms[0]) if terms else None
 
-    def _uploads(self, part_name: str, sums, uploads) -> Uploads:
+    def _uploads(self, part_name: str, sums: Sequence[Sums], uploads: Sequence[EachUpload]) -> Uploads:
         prefix = f"{part_name}/"
-        keys = sorted({key for s in sums for key in s if key.startswith(prefix)})
-        decoded = {key.removeprefix(prefix): decode_sum(self._total(key, sums)) for key in keys}
+        decoded = {}
+        for key in sorted({key for s in sums for key in s if key.startswith(prefix)}):
+            total = self._total(key, sums)
+            assert total is not None  # the key is of one of the sums
+            decoded[key.removeprefix(prefix)] = decode_sum(total)
         added = to_device(decoded, self.device) if decoded else {}
         pairs = [(k, each[part_name]) for chunk in uploads if chunk for k, each in chunk if part_name in each]
         return Uploads(added, sorted(pairs, key=lambda pair: pair[0]))

@@ -26,7 +26,7 @@ from raysim.engine.ray_runner.plan import Node, make_plan
 from raysim.errors import InputError, PlanError
 from raysim.experiments.grid import Grid, Job, finished
 from raysim.observe.progress import Reporter, duration
-from raysim.run import largest_client, prepare
+from raysim.single_run import largest_client, prepare
 from raysim.settings import as_dict, flag
 from raysim.storage.run_directory import run_directory
 

@@ -8,7 +8,7 @@ import itertools
 import pkgutil
 
 from raysim.errors import InputError
-from raysim.methods.base import Part, overrides
+from raysim.methods.base import Part
 from raysim.settings import nearest
 
 ALIASES = {"fmds": ("hfmds", {"hfmds.mu": 0.0})}  # another name for a method with some of its settings
@@ -83,4 +83,4 @@ def part_classes(method: str) -> dict[str, type[Part]]:
     return classes
 
 
-__all__ = ["Part", "describe", "names", "overrides", "part_class", "part_classes"]
+__all__ = ["Part", "describe", "names", "part_class", "part_classes"]

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from raysim import models
 from raysim.data.synthetic_tables import column, extended, gathered
 from raysim.errors import InputError
-from raysim.methods.base import Part, Upload, overrides
+from raysim.methods.base import Part, Upload
 from raysim.methods.common import latent_means as latents
 from raysim.models.vae import forward_keeping, latent_divergence
 from raysim.privacy.gaussian import of_means
@@ -38,7 +38,7 @@ class FedDPMS(Part):
             raise InputError(f"--method feddpms needs a model that decodes; use --model {' or '.join(fitting)}")
         if self.quota and not self.vae_weight:
             raise InputError("--feddpms.vae-weight 0 trains no decoder to share with; add --feddpms.quota 0")
-        if several := [part.name for part in config.parts if overrides(part, "route")]:
+        if several := [part.name for part in config.parts if part.overrides("route")]:
             raise InputError(f"--method {config.method}: {several[0]} has several models, feddpms one; leave one out")
 
     def switch(self, config) -> int:  # the last round of the first stage, T_p
@@ -84,7 +84,7 @@ class FedDPMS(Part):
             return None
         told, kept = {"augmented": client.id in client.broadcast[self.name]}, client.state[self.name]
         if "shared" in kept:
-            return Upload(told=told)
+            return Upload(metadata=told)
         kept["shared"] = True
         module, limits, draw = model.module, client.pixel_range(), client.stream(f"{self.name}/noise")
         own = client.x[: client.samples], client.y[: client.samples], client.classes, client.config.eval_batch
@@ -93,7 +93,7 @@ class FedDPMS(Part):
             means = latents.noisy(means, self.noise, draw)
         else:
             means, labels = latents.usable(module, means, labels, self.noise, draw, limits, self.quota, self.tries)
-        return Upload(rows={"means": means, "labels": labels}, told=told | {"samples": samples})
+        return Upload(rows={"means": means, "labels": labels}, metadata=told | {"samples": samples})
 
     def reply(self, clients):
         """The n scarcest classes of clients not yet augmented."""
@@ -144,7 +144,7 @@ class FedDPMS(Part):
         """A client's means as images, which every receiver would make of them likewise; release once: varied first."""
         module = server.model.frozen(to_device(server.weights[0], server.device)).module
         z, labels = to_device((each["means"], each["labels"]), server.device)
-        limits = server.federation.pixel_range(server.device)
+        limits = server.scale.limits()
         if self.release == "once":
             draw = server.stream(f"{self.name}/variation/{client}")
             z, labels = latents.usable(module, z, labels, self.variation, draw, limits, self.quota, self.tries)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from raysim.errors import InputError
-from raysim.methods.base import Part, Upload, overrides
+from raysim.methods.base import Part, Upload
 from raysim.models import build
 from raysim.models.flat import FlatModel
 from raysim.rng import stream
@@ -31,7 +31,7 @@ class FedEnsemble(Part):
             )
         if config.evaluation != "global":
             raise InputError(f"--method {config.method}: fedensemble predicts for all clients; use --evaluation global")
-        bound = [p for p in config.parts if p is not self and (overrides(p, "end") or overrides(p, "personal"))]
+        bound = [p for p in config.parts if p is not self and (p.overrides("end") or p.overrides("personal"))]
         if self.mode == "models" and bound:
             raise InputError(
                 f"--fedensemble.mode models trains several models, {bound[0].name} follows one from round to round; "
@@ -48,7 +48,7 @@ class FedEnsemble(Part):
 
     def end(self, client):
         """The model once more, since the average has it only in a sum; it is sent once."""
-        return Upload(told={"model": client.model.weights.clone()}) if self.mode == "clients" else None
+        return Upload(metadata={"model": client.model.weights.clone()}) if self.mode == "clients" else None
 
     def update(self, server, uploads):
         if self.mode == "clients" and uploads.each:
@@ -58,7 +58,7 @@ class FedEnsemble(Part):
 
     def setup(self, server):
         """Further models, each from an initialisation of its own."""
-        data = server.federation
+        data = server.data
         for i in range(1, self.models) if self.mode == "models" else ():
             seed = int(server.stream(f"{self.name}/init/{i}").integers(2**63))
             module = build(server.config.model, data.shape, data.classes, seed)

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from raysim.data.synthetic_tables import SERVER, make_table
 from raysim.methods.base import Upload
 from raysim.methods.common.mixed_training import MixedTraining
-from raysim.methods.common.wgan import Gan, GanPart, to_normalised, to_unit
+from raysim.methods.common.wgan import Gan, GanPart, to_unit
 from raysim.settings import setting
 from raysim.tensors import to_host
 
@@ -25,7 +25,7 @@ class FedGAN(MixedTraining, GanPart):
     def setup(self, server):
         if self.pool:
             seed = int(server.stream(f"{self.name}/init").integers(2**63))
-            gan = Gan(self, server.federation.shape, server.federation.classes, server.device, seed=seed)
+            gan = Gan(self, server.data.shape, server.data.classes, server.device, seed=seed)
             server.state[self.name] = gan.state()
             del server.state[self.name]["adam"]  # the clients' are fresh in every round
 
@@ -48,8 +48,8 @@ class FedGAN(MixedTraining, GanPart):
         gan.train(to_unit(client.pixels(client.x)), labels, self.gan_steps, draw, privacy)
         weight = float(client.samples) if client.config.weighting == "samples" else 1.0
         total = {"generator": weight * gan.generator.weights, "critic": weight * gan.critic.weights}
-        told = self.told(privacy) if gan.done == self.gan_rounds * self.gan_steps else {}
-        return Upload(sum=total | {"weight": labels.new_tensor([weight]), "counts": labels.sum(0)}, told=told)
+        facts = self.privacy_facts(privacy) if gan.done == self.gan_rounds * self.gan_steps else {}
+        return Upload(sum=total | {"weight": labels.new_tensor([weight]), "counts": labels.sum(0)}, metadata=facts)
 
     def receive(self, server, replies):
         if not replies.sum:
@@ -63,13 +63,11 @@ class FedGAN(MixedTraining, GanPart):
 
     def share_images(self, server, counts) -> None:
         """As many of each class that somebody has; the GAN is not needed any more."""
-        gan = Gan(self, server.federation.shape, len(counts), server.device, server.state[self.name])
+        gan = Gan(self, server.data.shape, len(counts), server.device, server.state[self.name])
         server.state[self.name] = {}
         present = np.flatnonzero(to_host(counts))
         labels = present[np.arange(self.pool) % len(present)]
         given = F.one_hot(torch.from_numpy(labels), len(counts)).float().to(server.device)
         made = gan.sample(given, server.stream(f"{self.name}/pool"))
-        scale = server.federation.mean, server.federation.std
-        mean, std = (torch.tensor(v, device=made.device)[None, :, None, None] for v in scale)
-        made = to_host(to_normalised(made, mean, std))
+        made = to_host(server.scale.from_unit(made))
         server.share(self.name, make_table(made, labels, np.full(self.pool, SERVER), np.full(self.pool, server.t)))

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from raysim.methods.base import Part, Upload
+from raysim.methods.common.feature_generator import prototype_distance
 from raysim.methods.common.features import class_means, class_sums
-from raysim.models.generator import prototype_distance
 from raysim.settings import setting
 
 

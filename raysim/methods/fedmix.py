@@ -6,7 +6,6 @@ import torch
 from torch.nn import functional as F
 
 from raysim.errors import InputError
-from raysim.methods.base import overrides
 from raysim.methods.naivemix import NaiveMix
 from raysim.training.fused import cross_entropies, pad
 
@@ -17,7 +16,7 @@ class FedMix(NaiveMix):
 
     def check(self, config):
         others = (part for part in config.parts if part is not self)
-        if changing := [part.name for part in others if overrides(part, "batch") or overrides(part, "ce_weight")]:
+        if changing := [part.name for part in others if part.overrides("batch") or part.overrides("ce_weight")]:
             raise InputError(
                 f"--method {config.method}: fedmix expands the whole loss of real batches, and {changing[0]} changes "
                 "these or its weight; use one of them, or naivemix"

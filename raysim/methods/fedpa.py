@@ -7,8 +7,8 @@ import torch
 from torch.nn import functional as F
 
 from raysim.methods.base import Part, Upload
+from raysim.methods.common import feature_generator as gen
 from raysim.methods.common.features import class_means, class_sums
-from raysim.models import generator as gen
 from raysim.settings import setting
 from raysim.training.fused import cross_entropies, pad
 

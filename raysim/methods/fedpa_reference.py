@@ -7,9 +7,9 @@ import torch
 from torch.nn import functional as F
 
 from raysim.methods.base import Upload
-from raysim.methods.common.features import class_means, class_sums
+from raysim.methods.common import feature_generator as gen
+from raysim.methods.common.features import class_means, class_sums, fused_class_sums
 from raysim.methods.fedpa import FedPA
-from raysim.models import generator as gen
 from raysim.settings import setting
 
 
@@ -59,7 +59,7 @@ class FedPAReference(FedPA):
 
     def fused_loss(self, clients, step):
         if self.lambda_ge or self.lambda_po:
-            for client, sums, counts in zip(clients, *step.class_sums(clients[0].classes), strict=True):
+            for client, sums, counts in zip(clients, *fused_class_sums(step, clients[0].classes), strict=True):
                 client.scratch[self.name]["features"] += sums
                 client.scratch[self.name]["counts"] += counts
         return super().fused_loss(clients, step)

@@ -45,6 +45,6 @@ class FixMatch(Part):
         with torch.no_grad():
             top = module(weak(x, now["weak"], self.flip)).float().softmax(1).max(1)
         labels = pseudo_labels(top.indices, top.values, self.threshold)
-        changed = (strong(client.pixels(x), now["strong"]) * 255 - client.mean) / client.std
+        changed = client.scale.from_pixels(strong(client.pixels(x), now["strong"]))
         losses = F.cross_entropy(module(changed), labels, ignore_index=-1, reduction="sum")
         return self.lambda_u * losses / len(rows)

@@ -9,7 +9,14 @@ from torch.nn import functional as F
 
 from raysim.data.synthetic_tables import extended, gathered
 from raysim.methods.base import Upload
-from raysim.methods.common.features import class_activation, class_sums, hard_features, matching_loss, optimise_images
+from raysim.methods.common.features import (
+    class_activation,
+    class_sums,
+    fused_class_sums,
+    hard_features,
+    matching_loss,
+    optimise_images,
+)
 from raysim.methods.common.mixed_training import MixedTraining
 from raysim.privacy.psnr import psnr
 from raysim.settings import setting
@@ -54,7 +61,7 @@ class HFMDS(MixedTraining):
         similar = psnr(clients[0].pixels(made), clients[0].pixels(real))
         sizes = [len(r) for r in rows]
         pieces = zip(made.split(sizes), labels.split(sizes), similar.split(sizes), strict=True)
-        return [Upload(rows={"images": x, "labels": y}, told={"psnr": p}) for x, y, p in pieces]
+        return [Upload(rows={"images": x, "labels": y}, metadata={"psnr": p}) for x, y, p in pieces]
 
     def synthesise(self, client, real, labels, prototypes, noise):
         """T_g Adam steps on eq. 12, summed over the images: each evolves by itself."""
@@ -113,7 +120,7 @@ class HFMDS(MixedTraining):
 
     def fused_loss(self, clients, step):
         held = [client.scratch[self.name] for client in clients]
-        for now, sums, counts in zip(held, *step.class_sums(clients[0].classes), strict=True):
+        for now, sums, counts in zip(held, *fused_class_sums(step, clients[0].classes), strict=True):
             now["sums"] += sums
             now["counts"] += counts
         return super().fused_loss(clients, step)

@@ -37,7 +37,7 @@ class NaiveMix(Part):
         images, labels = client.x[rows], F.one_hot(client.y[rows], client.classes).float()
         x, y = (values.unflatten(0, (count, self.mean_of)).mean(1) for values in (images, labels))
         similar = psnr(client.pixels(x).repeat_interleave(self.mean_of, 0), client.pixels(images))
-        return Upload(rows={"images": x, "labels": y}, told={"psnr": similar})
+        return Upload(rows={"images": x, "labels": y}, metadata={"psnr": similar})
 
     def receive(self, server, replies):
         server.metrics[f"{self.name}.means"] = sum(len(each["labels"]) for _, each in replies.each)

@@ -39,7 +39,7 @@ class Scaffold(Part):
 
     def end(self, client):
         """c_k⁺ = c_k − c + (w_t − w_k)/A, of the parameters that are averaged; what it changed by is sent."""
-        size = client.model.gradients.numel()
+        size = client.model.trainable
         gradient = (client.global_weights[:size] - client.model.weights[:size]) / path_length(client)
         if (personal := client.model.personal_mask(client.config.parts, client.t)) is not None:
             gradient[personal[:size]] = 0

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from fnmatch import fnmatch
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +14,7 @@ from torch import nn
 
 
 class FlatModel:
-    """A module laid over two flat float32 buffers, `weights` (parameters, then floating buffers) and `gradients`.
+    """A module laid over one flat float32 vector, `weights`: its parameters, then its floating-point buffers.
 
     >>> model = FlatModel(nn.Linear(2, 1), torch.device("cpu"))
     >>> model.load(torch.tensor([1.0, 2.0, 3.0]))
@@ -30,26 +33,39 @@ class FlatModel:
         for name, tensor in (parameters | floating).items():
             self.spans[name] = (size, tensor.shape)
             size += tensor.numel()
-        trainable = sum(p.numel() for p in parameters.values())
+        self.trainable = sum(p.numel() for p in parameters.values())  # elements of `weights` that are parameters
         self.weights = torch.empty(size, dtype=torch.float32, device=device)
-        self.gradients = torch.zeros(trainable, dtype=torch.float32, device=device)
         for name, tensor in (parameters | floating).items():
             view = self.view(self.weights, name)
             view.copy_(tensor.detach())
             if name in parameters:
                 tensor.data = view
-                tensor.grad = self.view(self.gradients, name)
             else:
                 owner, _, leaf = name.rpartition(".")
                 module.get_submodule(owner)._buffers[leaf] = view
         self.parameters = list(parameters.values())
         self.parameter_names = list(parameters)
-        # The optimiser sees one parameter that shares memory with all of them.
-        self.flat_parameter = nn.Parameter(self.weights[:trainable])
-        self.flat_parameter.grad = self.gradients
+
+    @cached_property
+    def gradients(self) -> torch.Tensor:
+        """One flat gradient of all parameters, made on first use.
+
+        Clients' models, whose optimiser goes parameter by parameter, and frozen models never need it.
+        """
+        gradients = torch.zeros(self.trainable, dtype=torch.float32, device=self.device)
+        for name, parameter in zip(self.parameter_names, self.parameters, strict=True):
+            parameter.grad = self.view(gradients, name)
+        return gradients
+
+    @cached_property
+    def flat_parameter(self) -> nn.Parameter:
+        """All parameters as one, in the same memory, for an optimiser that steps over them at once."""
+        parameter = nn.Parameter(self.weights[: self.trainable])
+        parameter.grad = self.gradients
+        return parameter
 
     def view(self, flat: torch.Tensor, name: str) -> torch.Tensor:
-        """The part of a flat vector (or of each row of a matrix) that belongs to one parameter or buffer, in its shape.
+        """One parameter's or buffer's part of a flat vector, or of each row of a matrix, in its own shape.
 
         Convolution kernels lie in it channels-last, as both CPUs and GPUs compute them fastest.
         """
@@ -61,16 +77,17 @@ class FlatModel:
         return part.view(*flat.shape[:-1], out, height, width, channels).movedim(-1, -3)
 
     def load(self, flat: torch.Tensor) -> None:
+        """Take over these weights."""
         self.weights.copy_(flat)
 
     def frozen(self, flat: torch.Tensor) -> FlatModel:
-        """A model of its own with these weights, in evaluation mode."""
+        """A copy with these weights, in evaluation mode."""
         model = FlatModel(copy.deepcopy(self.module).eval(), self.device)
         model.load(flat)
         return model
 
-    def personal_mask(self, parts, t: int) -> torch.Tensor | None:
-        """Which elements the parts leave at the clients in round t, or None for none."""
+    def personal_mask(self, parts: Iterable[Any], t: int) -> torch.Tensor | None:
+        """Which elements of `weights` the parts of a method keep at the clients in round t; None if there are none."""
         patterns = [pattern for part in parts for pattern in part.personal(self.module, t)]
         matched = [n for n in self.spans if any(fnmatch(n, p) for p in patterns)]
         if not matched:
@@ -81,6 +98,6 @@ class FlatModel:
         return mask
 
     def export(self, flat: torch.Tensor) -> dict[str, np.ndarray]:
-        """Name -> array, as saved and hashed; integer buffers as they are here."""
+        """The weights by parameter and buffer name, as saved and hashed; integer buffers come from this module."""
         arrays = {name: self.view(flat, name).cpu().numpy().copy() for name in self.spans}
         return arrays | {name: b.cpu().numpy().copy() for name, b in self.integer_buffers.items()}

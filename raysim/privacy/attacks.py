@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from raysim.data.federated import Chunks, Federation, fetch
+from raysim.data.federated import Chunks, FederatedData
+from raysim.data.object_store import fetch
 from raysim.data.synthetic_tables import column, images_of
 from raysim.privacy.figures import TOO_FEW, Figure, attack_figures, mean_of_groups
 from raysim.rng import stream
@@ -22,6 +23,8 @@ from raysim.tensors import to_device
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from raysim.config import RunConfig
 
 BLOCK_BYTES = 2**25  # of images on the device at once
 LEAST = 0.5 / 255  # distance of images that are the same in 8 bits
@@ -83,15 +86,16 @@ def nearest(points: torch.Tensor, blocks: Iterable[torch.Tensor]) -> torch.Tenso
 
 
 class Attacks:
-    """On the data of one federation, after its round t."""
+    """Attacks on the data of one run, after its round t."""
 
-    def __init__(self, federation: Federation, device: torch.device, t: int):
-        self.federation, self.config, self.device, self.t = federation, federation.config, device, t
-        self.held_out = Rows.of(federation.test, range(len(federation.test.chunk)))
+    def __init__(self, config: RunConfig, data: FederatedData, device: torch.device, t: int):
+        self.config, self.data, self.device, self.t = config, data, device, t
+        self.normalisation = data.normalisation.on(device)
+        self.held_out = Rows.of(data.test, range(len(data.test)))
 
     def candidates(self, clients: list[int], draw: np.random.Generator) -> list[tuple[np.ndarray, np.ndarray]]:
         """Images and labels of these clients' training data, and of held-out data matched to it."""
-        held = Rows.of(self.federation.clients, clients)
+        held = Rows.of(self.data.clients, clients)
         chosen = matched(held.labels, self.held_out.labels, self.config.privacy, draw)
         pools = zip((held, self.held_out), chosen, strict=True)
         return [(rows.images(indices), rows.labels[indices]) for rows, indices in pools]
@@ -130,7 +134,7 @@ class Attacks:
             rows = chosen[sources == source]
             clients = trained if source < 0 else [int(source)]
             references = self.candidates(clients, draw)
-            used.append(len(references[0][1]) / self.federation.sizes[clients].sum())
+            used.append(len(references[0][1]) / self.data.sizes[clients].sum())
             if len(references[0][1]):
                 found.append(np.stack([self._nearest(images_of(table)[rows], x) for x, _ in references], 1))
         if not found:
@@ -187,7 +191,7 @@ class Attacks:
 
     def _nearest(self, points: np.ndarray, items: np.ndarray) -> np.ndarray:
         """Of each image the distance to the nearest of others; in blocks, by their size alone."""
-        size = max(1, BLOCK_BYTES // (4 * math.prod(self.federation.shape)))
+        size = max(1, BLOCK_BYTES // (4 * math.prod(self.data.shape)))
         found = [np.empty(0)]
         for start in range(0, len(points), size):
             blocks = (self._pixels(items[i : i + size]) for i in range(0, len(items), size))
@@ -199,6 +203,4 @@ class Attacks:
         x = to_device(x, self.device)
         if x.dtype == torch.uint8:
             return x.flatten(1).float() / 255
-        of_data = self.federation.mean, self.federation.std
-        mean, std = (torch.tensor(values, device=self.device).view(1, -1, 1, 1) for values in of_data)
-        return ((x * std + mean) / 255).clamp(0, 1).flatten(1)
+        return self.normalisation.to_pixels(x).flatten(1)

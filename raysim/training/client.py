@@ -1,19 +1,19 @@
-"""One client's work: its data, its state, and the one local training loop all methods share."""
+"""One client: what a part's client hooks see, and the local training loop that all methods share."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch.nn import functional as F
 
 from raysim import models
-from raysim.config import RunConfig
-from raysim.data.federated import Federation
+from raysim.data.federated import FederatedData
+from raysim.data.normalisation import DeviceNormalisation
 from raysim.data.synthetic_tables import column, images_of, labels_of
 from raysim.models.flat import FlatModel
 from raysim.rng import stream
@@ -24,13 +24,11 @@ from raysim.training.optimizers import Adam, Optimizer, Sgd
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PERSONAL = "personal"  # key of a client's own parameters in its state, beside the parts' names
+    from raysim.config import RunConfig
 
+PERSONAL = "personal"  # key of a client's own parameters in its state, beside the names of the parts
 
-def shared_rows(table: pa.Table, rows: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images of a shared dataset with their labels, as tensors of their own."""
-    x = to_device(images_of(table)[rows], device)
-    return x.contiguous(memory_format=torch.channels_last), to_device(labels_of(table)[rows], device)
+Forward = Callable[[torch.nn.Module, torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...]]
 
 
 @dataclass
@@ -46,30 +44,36 @@ class Step:
     ce: torch.Tensor
 
 
+def forward(module: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Features, logits and cross-entropy: the part of a local step that can be compiled."""
+    features = module.features(x)
+    logits = module.head(features)
+    return features, logits, F.cross_entropy(logits, y)
+
+
 @dataclass
 class Client:
-    """What a part's client hooks are given. Only `state` outlives the round."""
+    """What a part's client hooks are given. Only `state` outlives the pass."""
 
     id: int
-    t: int
+    t: int  # the round
     config: RunConfig
     classes: int
     model: FlatModel
     global_weights: torch.Tensor  # flat, as broadcast
     x: torch.Tensor  # all its images, normalised, on the device
     y: torch.Tensor
-    broadcast: dict[str, dict]  # part -> what its server side sent
-    state: dict[str, dict]  # part -> what it keeps
+    broadcast: dict[str, dict[str, Any]]  # part -> what its server side sent
+    state: dict[str, dict[str, Any]]  # part -> what it keeps
     shared: dict[str, pa.Table] = field(default_factory=dict)  # part -> the dataset it shares with all clients
-    mean: torch.Tensor | None = None  # of the normalisation, per channel, in 0..255
-    std: torch.Tensor | None = None
+    normalisation: DeviceNormalisation | None = None
     had_state: bool = False  # at the start of this pass
     unlabelled: torch.Tensor | None = None  # with --labelled: its images without labels, which are not in x
-    scratch: dict[str, dict] = field(default_factory=dict)  # part -> what it needs within this pass
-    forward: Callable = field(default=lambda *inputs: forward(*inputs))  # the local step's, perhaps compiled
+    scratch: dict[str, dict[str, Any]] = field(default_factory=dict)  # part -> what it needs within this pass only
+    forward: Forward = forward  # of the local step; perhaps compiled, and a part may replace it in `begin`
 
-    def __post_init__(self):
-        self.samples = len(self.y)  # its own
+    def __post_init__(self) -> None:
+        self.samples = len(self.y)  # its own, without what `augment` adds
 
     @property
     def steps_per_epoch(self) -> int:
@@ -80,7 +84,7 @@ class Client:
     @property
     def steps(self) -> int:
         """Its local steps in a round."""
-        return self.config.local_steps or self.config.local_epochs * self.steps_per_epoch
+        return self.config.local_steps or (self.config.local_epochs or 1) * self.steps_per_epoch
 
     @property
     def global_parameters(self) -> list[torch.Tensor]:
@@ -88,31 +92,38 @@ class Client:
         return [self.model.view(self.global_weights, name) for name in self.model.parameter_names]
 
     def stream(self, purpose: str) -> np.random.Generator:
-        """The client's own draws of this round; a part says `client.stream(f"{self.name}/noise")`."""
+        """The client's own random draws of this round; a part calls `client.stream(f"{self.name}/noise")`."""
         return stream(self.config.seed, purpose, self.t, self.id)
 
     def pixels(self, x: torch.Tensor) -> torch.Tensor:
         """Normalised images as pixels in [0, 1]."""
-        return ((x * self.std + self.mean) / 255).clamp(0, 1)
+        return self.scale.to_pixels(x)
 
     def pixel_range(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The normalised values of black and white."""
-        return -self.mean / self.std, (255 - self.mean) / self.std
+        return self.scale.limits()
+
+    @property
+    def scale(self) -> DeviceNormalisation:
+        """How its images are normalised, for parts that make or change images."""
+        if self.normalisation is None:
+            raise ValueError("this client was made without a normalisation")
+        return self.normalisation
 
     def draw_shared(self, table: pa.Table, draw: np.random.Generator, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """So many random images of a shared dataset with their labels, on the device."""
+        """Random images of a shared dataset, as many as asked for, with their labels, on the device."""
         return shared_rows(table, draw.integers(table.num_rows, size=count), self.y.device)
 
     def shared_by(self, table: pa.Table, source: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """All images of a shared dataset that come from one client, with their labels, on the device."""
+        """All images of a shared dataset that one client made, with their labels, on the device."""
         return shared_rows(table, np.flatnonzero(column(table, "client") == source), self.y.device)
 
     def augment(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        """More to draw from in this pass; an epoch stays as long as its own data."""
+        """Add samples to draw batches from in this pass; an epoch stays as long as its own data."""
         self.x, self.y = torch.cat([self.x, x]), torch.cat([self.y, y])
 
     def batches(self) -> Iterator[torch.Tensor]:
-        """Index tensors of the local steps: every epoch a new order, the last batch as large as it is, or dropped."""
+        """Index tensors of the local steps: a new order every epoch; the last batch may be smaller, or is dropped."""
         size, draw = self.config.batch_size, self.stream("batches")
         for step in range(self.steps):
             at = step % self.steps_per_epoch
@@ -126,11 +137,17 @@ class Client:
         return zip(self.x.split(size), self.y.split(size), strict=True)
 
 
+def shared_rows(table: pa.Table, rows: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images of a shared dataset with their labels, copied to the device."""
+    x = to_device(images_of(table)[rows], device)
+    return x.contiguous(memory_format=torch.channels_last), to_device(labels_of(table)[rows], device)
+
+
 def split_labelled(
     x: torch.Tensor, y: torch.Tensor, count: int, seed: int, client_id: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A client's labelled images, their labels, and its images without: the same in every round."""
-    from raysim.data.dataset import keep_stratified  # here: most runs' actors do without
+    """A client's labelled images, their labels, and its images without labels: the same in every round."""
+    from raysim.data.dataset import keep_stratified  # imported here: most runs' actors do without
 
     labels = y.cpu().numpy()
     kept = keep_stratified(labels, min(count, len(labels)), stream(seed, "labelled", client=client_id))
@@ -138,37 +155,29 @@ def split_labelled(
     return x[rows], y[rows], x[others]
 
 
-def initial_model(federation: Federation, device: torch.device) -> FlatModel:
+def initial_model(config: RunConfig, data: FederatedData, device: torch.device) -> FlatModel:
     """The model every run of this configuration starts from, in evaluation mode."""
-    config = federation.config
-    module = models.build(config.model, federation.shape, federation.classes, config.seed)
+    module = models.build(config.model, data.shape, data.classes, config.seed)
     return FlatModel(module.eval(), device)
 
 
 def make_optimizer(parameters: list[torch.nn.Parameter], config: RunConfig, t: int) -> Optimizer:
-    """Fresh for every client and round."""
+    """The local optimiser of round t, fresh for every client and round."""
     settings = {"lr": config.learning_rate(t), "weight_decay": config.weight_decay}
     if config.optimizer == "adam":
         return Adam(parameters, **settings)
     return Sgd(parameters, momentum=config.momentum, **settings)
 
 
-def forward(module: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Features, logits and cross-entropy: what of a local step can be compiled."""
-    features = module.features(x)
-    logits = module.head(features)
-    return features, logits, F.cross_entropy(logits, y)
-
-
 def begin(client: Client) -> None:
-    """Before the local steps; the model holds the weights to start from."""
+    """Prepare the local steps; the model holds the weights to start from."""
     client.model.module.train()
     for part in client.config.parts:
         part.begin(client)
 
 
 def train(client: Client) -> dict[str, float]:
-    """The local steps. The model holds the trained weights afterwards; returns each loss term's mean."""
+    """Do the local steps, and return the mean of each loss term; the model then holds the trained weights."""
     model, parts = client.model, client.config.parts
     module = model.module
     begin(client)

@@ -1,24 +1,27 @@
 """Which device an actor computes on, and the settings of torch that decide the last bits of its results."""
 
+from __future__ import annotations
+
 import platform
 import shutil
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-import ray
 import torch
 
-from raysim.config import RunConfig
 from raysim.errors import InputError
 
+if TYPE_CHECKING:
+    from raysim.config import RunConfig
 
-def prepare_torch(config: RunConfig) -> torch.device:
-    """Set threads and determinism, and give the device: the GPU Ray assigned, or the CPU.
+
+def prepare_torch(config: RunConfig, use_gpu: bool = True) -> torch.device:
+    """Set threads and determinism, and choose the device: the first visible GPU where one may be used, or the CPU.
 
     Ray derives OMP_NUM_THREADS from an actor's CPUs, and results depend on the thread count: so it is set here.
     """
     torch.set_num_threads(config.threads)
-    # Under Ray an actor without a GPU share still sees every GPU of a machine; it must not use them.
-    has_gpu = bool(ray.get_gpu_ids()) if ray.is_initialized() else True
-    if not (has_gpu and torch.cuda.is_available()):
+    if not (use_gpu and torch.cuda.is_available()):
         return torch.device("cpu")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
     if not config.fast_nondeterministic:
@@ -27,13 +30,13 @@ def prepare_torch(config: RunConfig) -> torch.device:
     return torch.device("cuda", 0)  # Ray hides the others
 
 
-def autocast(config: RunConfig, device: torch.device):
-    """Around the forward pass of a local step."""
+def autocast(config: RunConfig, device: torch.device) -> torch.autocast:
+    """The precision of the forward pass of a local step, as a context."""
     return torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
 
 
-def compiled(function, config: RunConfig, device: torch.device):
-    """The function as --compile asks for it. Compiled once per actor: local steps have one shape, but for the last."""
+def compiled(function: Callable, config: RunConfig, device: torch.device) -> Callable:
+    """The function as --compile asks for it, compiled once per actor: local steps have one shape, but for the last."""
     if config.compile == "no":
         return function
     if config.compile == "cuda-graphs" and device.type != "cuda":
@@ -45,7 +48,7 @@ def compiled(function, config: RunConfig, device: torch.device):
 
 
 def fingerprint(device: torch.device) -> dict[str, object]:
-    """What results may depend on: equal hashes are promised between equal fingerprints."""
+    """What the last bits of results may depend on: equal hashes are promised between equal fingerprints."""
     gpu = device.type == "cuda"
     return {
         "device": torch.cuda.get_device_name(device) if gpu else "cpu",

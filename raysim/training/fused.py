@@ -12,8 +12,6 @@ import torch
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from raysim.methods.base import overrides
-from raysim.methods.common.features import class_sums
 from raysim.models.flat import FlatModel
 from raysim.models.stacked import StackedBatchNorm2d, stacked
 from raysim.training.client import Client, make_optimizer
@@ -26,7 +24,7 @@ class Stack:
     def __init__(self, model: FlatModel, size: int, name: str):
         self.model = model
         self.module = stacked(model.module, name).train()
-        trainable = model.gradients.numel()
+        trainable = model.trainable
         self.weights = model.weights.repeat(size, 1)
         self.gradients = self.weights.new_zeros(size, trainable)
         self.rows = [torch.nn.Parameter(row[:trainable]) for row in self.weights]
@@ -97,11 +95,6 @@ class FusedStep:
     logits: torch.Tensor
     ce: torch.Tensor
 
-    def class_sums(self, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Each client's sums of features and numbers of samples per class, of what was in its batch at first."""
-        features = self.features.detach()[:, : self.real_y.shape[1]]
-        return class_sums(features, self.real_y, classes, self.real_share > 0)
-
 
 def pad(batches: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The clients' (x, y) as one x, one y, and what each sample counts."""
@@ -117,20 +110,12 @@ def cross_entropies(logits: torch.Tensor, labels: torch.Tensor, share: torch.Ten
     return (losses.view_as(share) * share).sum(1)
 
 
-def shared_cross_entropies(step: FusedStep, clients: list[Client], table, draws: list) -> torch.Tensor:
-    """Each client's, on as many random images of a shared dataset as it has real ones in this step."""
-    sizes = (step.real_share > 0).sum(1).tolist()
-    drawn = [c.draw_shared(table, draw, n) for c, draw, n in zip(clients, draws, sizes, strict=True)]
-    x, y, share = pad(drawn)
-    return cross_entropies(step.model.head(step.model.features(x, share)), y, share)
-
-
 def train(
     stack: Stack, clients: list[Client], starts: list[torch.Tensor]
 ) -> list[tuple[Client, torch.Tensor, dict[str, float]]]:
     """The local steps, from these weights: each client with its trained weights and each loss term's mean."""
     config, parts = clients[0].config, clients[0].config.parts
-    changes_batches = any(overrides(part, "batch") for part in parts)
+    changes_batches = any(part.overrides("batch") for part in parts)
     batches = {client.id: list(client.batches()) for client in clients}
     ordered = sorted(zip(clients, starts, strict=True), key=lambda pair: -len(batches[pair[0].id]))
     clients, starts = [client for client, _ in ordered], [start for _, start in ordered]

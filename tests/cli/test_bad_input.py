@@ -9,7 +9,7 @@ import pytest
 import ray
 from PIL import Image
 
-from raysim.__main__ import main
+from raysim.cli import main
 
 SMALL = ["--clients", "4", "--rounds", "1"]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from raysim.__main__ import main
+from raysim.cli import main
 
 ROOT = Path(__file__).parents[2]
 TINY = ["--train-size", "80", "--test-size", "40", "--clients", "4", "--rounds", "2", "--model", "small-cnn"]
@@ -93,7 +93,7 @@ def test_help_lists_every_setting_with_the_parts_own(capsys):
 def test_the_driver_needs_no_torch(tmp_path):
     """Nor does anything it hears from its actors bring it in: it would take 170 MB."""
     code = (
-        "import sys; from raysim.__main__ import main;"
+        "import sys; from raysim.cli import main;"
         f"done = main(['run', '--clients', '4', '--train-size', '40', '--test-size', '10', '--rounds', '1', "
         f"'--model', 'mlp', '--actors', '1', '--out', {str(tmp_path / 'run')!r}]);"
         "sys.exit(done or 'torch' in sys.modules)"

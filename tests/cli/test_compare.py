@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from raysim.__main__ import main
+from raysim.cli import main
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "RAY_AUTH_MODE"} | {"PYTHONPATH": str(ROOT)}

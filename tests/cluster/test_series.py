@@ -9,8 +9,8 @@ import pytest
 import ray
 from prometheus_client.parser import text_string_to_metric_families
 
-from raysim import run as running
-from raysim.__main__ import main
+from raysim import single_run as running
+from raysim.cli import main
 from raysim.engine.ray_runner import cluster
 
 ACTORS = 2

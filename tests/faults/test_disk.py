@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from raysim.__main__ import main
+from raysim.cli import main
 from raysim.errors import RaysimError
 from raysim.storage.run_directory import Record, replacing, write_atomically, writing
 from tests.faults.test_resume import SETTINGS, raysim, results

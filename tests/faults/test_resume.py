@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from raysim.__main__ import main
+from raysim.cli import main
 from raysim.config import resolve
 from raysim.errors import InputError
 from raysim.storage.run_directory import run_directory

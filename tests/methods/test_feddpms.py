@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from raysim.__main__ import main
+from raysim.cli import main
 from raysim.data import load
 from raysim.data.partition import partition
 from raysim.data.synthetic_tables import column, images_of

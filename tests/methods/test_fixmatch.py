@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from raysim.__main__ import main
+from raysim.cli import main
 from raysim.data.partition import partition
 from raysim.engine.in_process import InProcess
 from raysim.errors import InputError

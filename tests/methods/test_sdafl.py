@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from raysim.__main__ import main
+from raysim.cli import main
 from raysim.data.federated_writer import federation
 from raysim.data.partition import partition
 from raysim.data.synthetic_tables import column, images_of, make_table, table_digest

@@ -11,7 +11,7 @@ import ray
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
-from raysim import run as running
+from raysim import single_run as running
 from raysim.config import resolve
 from raysim.engine.ray_runner import cluster
 from raysim.observe.progress import Reporter

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from raysim.__main__ import main
+from raysim.cli import main
 from raysim.config.presets import PRESETS
 from raysim.errors import InputError
 from raysim.observe.report import specs, write_comparison, write_report

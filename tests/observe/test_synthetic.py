@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from PIL import Image
 
-from raysim.__main__ import main
+from raysim.cli import main
 from raysim.data import load
 from raysim.data.federated import Chunks, Federation
 from raysim.data.synthetic_tables import make_table, table_digest, tables_digest

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from raysim import run as running
-from raysim.__main__ import main
+from raysim import single_run as running
+from raysim.cli import main
 from raysim.observe.trackers import Callback, Callbacks, figures
 
 SMALL = [

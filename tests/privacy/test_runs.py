@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from raysim.__main__ import main
+from raysim.cli import main
 from raysim.engine.in_process import InProcess
 from raysim.methods.fedprox import FedProx
 from raysim.methods.hfmds import HFMDS

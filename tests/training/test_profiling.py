@@ -7,7 +7,7 @@ import torch
 
 from raysim.config import resolve
 from raysim.observe.progress import Reporter
-from raysim.run import gflops_per_round, run
+from raysim.single_run import gflops_per_round, run
 from raysim.training.profiling import FlopCounter
 from tests.simulate import blobs, simulate
 

@@ -17,6 +17,7 @@ from ray.job_config import JobConfig
 
 from raysim.engine.ray_runner.orphan_watch import HEAD_GONE, connect
 from raysim.engine.ray_runner.plan import Node
+from raysim.engine.ray_runner.ray_internals import draining_nodes
 from raysim.engine.signals import end_now
 from raysim.errors import RaysimError
 
@@ -117,18 +118,13 @@ def _check_listening(address: str) -> None:
         ) from None
 
 
-def draining() -> set[str]:
-    """Nodes that are there but about to go (preempted, scaled down): Ray starts nothing on them any more."""
-    return set(ray._private.state.state.get_draining_nodes())  # as Ray Train and Ray Data ask
-
-
 def nodes() -> list[Node]:
     """The living nodes that are to stay, the driver's own first, so that the server is close to the record of the run.
 
     Where this run has a share of the cluster (`raysim compare`), only what is in it.
     """
     here = ray.get_runtime_context().get_node_id()
-    going = draining()
+    going = draining_nodes()
     alive = [n for n in ray.nodes() if n["Alive"] and n["NodeID"] not in going]
     found = [
         Node(n["NodeID"], n["Resources"].get("CPU", 0.0), int(n["Resources"].get("GPU", 0)),

@@ -1,106 +1,138 @@
 """The client actors of a run and how they come and go: started, replaced, given up, moved with the nodes."""
 
+from __future__ import annotations
+
 import time
+from typing import Any, NamedTuple
 
 import ray
 from ray.exceptions import OutOfMemoryError, RayError
 
-from raysim.config import RunConfig
-from raysim.engine.messages import TRIES, OutOfMemory, RunFailure
-from raysim.engine.ray_runner.cluster import draining
-from raysim.engine.ray_runner.placement import Places
-from raysim.engine.ray_runner.plan import Plan
+from raysim.engine.failures import Decision, FailurePolicy, FaultCount, OutOfMemory, RunFailure
+from raysim.engine.ray_runner.actors import HostHello
+from raysim.engine.ray_runner.placement import Placement
+from raysim.engine.ray_runner.ray_internals import draining_nodes
+from raysim.engine.runner import OnEvent
+from raysim.engine.work_queue import Group
 
 NODE_SECONDS = 5.0  # between looks at which nodes there are
 
 
-class Crew:
-    """The actors on a plan's places. Actors being started have no work yet; what they were at is the pool's concern."""
+class StartingActor(NamedTuple):
+    """An actor that has not answered yet."""
 
-    def __init__(self, plan: Plan, config: RunConfig, run: str = "run", on_event=lambda kind, **details: None):
-        self.places, self.watchdog, self.on_event = Places(plan, run, config.metrics), config.watchdog, on_event
-        self.actors: dict[int, object] = {}
-        self.starting: dict[int, tuple] = {}  # actor -> its hello, since when, and how often it has failed to start
-        self.fingerprints: list[dict] = []  # of what the run began on
-        self.failures, self.retries = 0, 0  # actors lost so far, clients run again
-        self.looked = time.monotonic()  # at the nodes
+    hello: Any  # reference to its first words
+    since: float
+    failures: int  # in a row, to start it
+
+
+class ClientActors:
+    """The client actors on their places. Actors that are being started have no work yet.
+
+    Which work an actor had when it was lost is not known here: the dispatch of a pass keeps that.
+    """
+
+    def __init__(self, placement: Placement, policy: FailurePolicy, faults: FaultCount, on_event: OnEvent):
+        self.placement, self.policy, self.faults, self.on_event = placement, policy, faults, on_event
+        self.inputs: tuple[Any, Any] = (None, None)  # references to the configuration and the data
+        self.actors: dict[int, Any] = {}
+        self.starting: dict[int, StartingActor] = {}
+        self.fingerprints: list[dict[str, object]] = []  # of the devices the run began on
+        self.nodes_checked = time.monotonic()
+
+    def __len__(self) -> int:
+        return len(self.actors)
+
+    def ready(self) -> list[int]:
+        """The actors that can be given work."""
+        return sorted(self.actors.keys() - self.starting.keys())
 
     def follow_nodes(self, at_once: bool = False) -> None:
         """Let go of the actors of nodes that are gone or about to go, and start some on nodes that have joined."""
-        if not at_once and time.monotonic() - self.looked < NODE_SECONDS:
+        if not at_once and time.monotonic() - self.nodes_checked < NODE_SECONDS:
             return
-        self.looked = time.monotonic()
-        going = draining()  # first: Ray ends such a node as soon as it has nothing to do
-        lost, joined = self.places.changes()
+        self.nodes_checked = time.monotonic()
+        going = draining_nodes()  # first: Ray ends such a node as soon as it has nothing to do
+        lost, joined = self.placement.changes()
         for node, actors in lost.items():
             self.on_event("node_draining" if node in going else "node_lost", node=node, actors=actors)
             for index in actors:
-                self._drop(index)
+                self.drop(index)
         for node, actors in joined.items():
             self.on_event("node_joined", node=node, actors=actors)
             for index in actors:
-                self._start(index)
+                self.start(index)
         if not self.actors:
-            raise RunFailure("no node with client actors is left; `python -m raysim resume` goes on elsewhere", "")
+            raise RunFailure("no node with client actors is left; `python -m raysim resume` goes on elsewhere")
 
-    def _start(self, index: int, tries: int = 0) -> None:
-        self.actors[index] = self.places.start_actor(index, self.federation)
-        self.starting[index] = (self.actors[index].call.remote("hello"), time.monotonic(), tries)
+    def start(self, index: int, failures: int = 0) -> None:
+        """Start an actor; it gets work once it has answered."""
+        self.actors[index] = self.placement.start_client_actor(index, *self.inputs)
+        self.starting[index] = StartingActor(self.actors[index].hello.remote(), time.monotonic(), failures)
 
-    def _has_started(self, index: int) -> bool:
-        """Whether an actor that was being started is there; if it failed, it is tried again, and then given up."""
-        hello, since, tries = self.starting.pop(index)
+    def has_started(self, index: int) -> bool:
+        """Whether an actor whose first words have come is usable; one that failed is started again, or given up."""
+        hello, since, failures = self.starting.pop(index)
         try:
-            fingerprint, _, _ = ray.get(hello)
+            answer: HostHello = ray.get(hello)
         except RayError as error:
             self.follow_nodes(at_once=True)
-            if index in self.actors and tries + 1 < TRIES:
-                self._start(index, tries + 1)
-            elif index in self.actors:
-                self._give_up(index, f"it cannot be started: {str(error).strip().splitlines()[0]}")
+            if index in self.actors:
+                decision = self.policy.actor_failed_to_start(failures + 1, needed=False)
+                if decision is Decision.RETRY:
+                    self.start(index, failures + 1)
+                else:
+                    self.give_up(index, f"it cannot be started: {first_line(error)}")
             return False
-        if fingerprint not in self.fingerprints:  # the run would no longer be the same as on one kind of device
-            self._give_up(index, f"it runs on something else: {fingerprint}")
+        fingerprint = answer.hello.fingerprint
+        if fingerprint not in self.fingerprints and self.policy.actor_on_other_hardware() is Decision.GIVE_UP:
+            self.give_up(index, f"it runs on something else: {fingerprint}")
             return False
         self.on_event("actor_back", actor=index, seconds=round(time.monotonic() - since, 1))
         return True
 
-    def _give_up(self, index: int, reason: str) -> None:
-        """Go on without an actor that is no use; the last one's reason is the run's end."""
-        self.on_event("actor_given_up", actor=index, reason=reason)
-        self._drop(index)
-        if not self.actors:
-            raise RunFailure(f"no client actor is left; of the last one: {reason}", "")
-
-    def _check_starting(self) -> None:
-        """None has come for a while: their nodes may be gone, or there may be no room."""
+    def check_starting(self) -> None:
+        """Called when none has answered for a while: their nodes may be gone, or there may be no room."""
         self.follow_nodes(at_once=True)
-        for index, (_, since, _) in self.starting.items():
-            if len(self.starting) == len(self.actors) and time.monotonic() - since > self.watchdog:
-                raise self._stuck(f"client actor {index} to start")
+        for index, starting in self.starting.items():
+            nobody_works = len(self.starting) == len(self.actors)
+            if nobody_works and time.monotonic() - starting.since > self.policy.watchdog:
+                raise self.stuck(f"client actor {index} to start")
 
-    def _replace(self, index: int, error: RayError | OutOfMemory, groups: list[list[int]]) -> None:
-        """A new actor in the lost one's place, if its node is there; without memory for it, the others go on alone.
-
-        The old is killed: it may be only out of reach.
-        """
-        self.failures += 1
-        reason = str(error).strip().splitlines()[0]
-        self.on_event("actor_lost", actor=index, reason=reason, clients=sum(map(len, groups)))
+    def replace(self, index: int, error: Exception, groups: list[Group]) -> None:
+        """Act on the loss of an actor that was working on these groups; the old one is killed, if it can be reached."""
+        self.faults.failures += 1
+        self.on_event("actor_lost", actor=index, reason=first_line(error), clients=sum(map(len, groups)))
         if index in self.actors:
             ray.kill(self.actors[index])
         self.follow_nodes(at_once=True)
-        if isinstance(error, OutOfMemory | OutOfMemoryError) and index in self.actors and len(self.actors) > 1:
-            self._give_up(index, "out of memory: the others do its work")
-        elif index in self.actors:
-            self._start(index)
+        if index not in self.actors:  # it went with its node
+            return
+        out_of_memory = isinstance(error, OutOfMemory | OutOfMemoryError)
+        if self.policy.actor_lost(out_of_memory, others=len(self.actors) - 1) is Decision.GIVE_UP:
+            self.give_up(index, "out of memory: the others do its work")
+        else:
+            self.start(index)
 
-    def _drop(self, index: int) -> None:
+    def give_up(self, index: int, reason: str) -> None:
+        """Go on without an actor that is of no use; without any the run ends."""
+        self.on_event("actor_given_up", actor=index, reason=reason)
+        self.drop(index)
+        if not self.actors:
+            raise RunFailure(f"no client actor is left; of the last one: {reason}")
+
+    def drop(self, index: int) -> None:
         """Go on without this actor."""
         self.starting.pop(index, None)
         if actor := self.actors.pop(index, None):
             ray.kill(actor)
 
-    def _stuck(self, whom: str) -> RunFailure:
-        self.on_event("no_progress", waiting_for=whom, seconds=self.watchdog)
-        return RunFailure(f"no progress for {self.watchdog:g} s (--watchdog), waiting for {whom}", "")
+    def stuck(self, whom: str) -> RunFailure:
+        """The failure of having waited too long."""
+        self.on_event("no_progress", waiting_for=whom, seconds=self.policy.watchdog)
+        return RunFailure(f"no progress for {self.policy.watchdog:g} s (--watchdog), waiting for {whom}")
+
+
+def first_line(error: Exception) -> str:
+    """What Ray says first of an error, of the many lines it has."""
+    return str(error).strip().splitlines()[0]

@@ -1,81 +1,42 @@
 """Where a run's actors live: a placement group on every node of the plan; nodes may leave and join."""
 
-import importlib
+from __future__ import annotations
+
 import secrets
-import traceback
 from collections.abc import Iterator
+from typing import Any
 
 import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from raysim.engine.messages import OutOfMemory
+from raysim.engine.ray_runner.actors import SERVER, WORKER, ClientActor, ServerActor
 from raysim.engine.ray_runner.cluster import nodes
 from raysim.engine.ray_runner.plan import Node, Plan, Slot
 from raysim.errors import PlanError
-from raysim.observe.ray_metrics import ActorMetrics
 
 PLACEMENT_SECONDS = 20
 
 
-class _Host:
-    """Holds a Worker or a Server. Imports it in the actor's own process: the driver needs no torch."""
+class Placement:
+    """The plan as it is on the cluster. A client actor's number is never used for another one.
 
-    def __init__(self, module: str, kind: str, federation, name: str):
-        self.name = name
-        self.held = getattr(importlib.import_module(module), kind)(federation)
-
-    def __repr__(self):
-        """The dashboard's column Repr, and what the job's log has before lines of this actor."""
-        return self.name
-
-    def call(self, method: str, *arguments):
-        return getattr(self.held, method)(*arguments)
-
-
-@ray.remote(num_cpus=0)
-class ServerActor(_Host):
-    """The server of a run."""
-
-
-@ray.remote(num_cpus=0)
-class ClientActor(_Host):
-    """Hosts whichever clients it is given."""
-
-    def __init__(self, module: str, kind: str, federation, name: str, run: str | None):
-        super().__init__(module, kind, federation, name)
-        self.metrics = ActorMetrics(run, name.split()[0]) if run else None
-
-    def call(self, method: str, *arguments):
-        if self.metrics and method in ("train", "reply"):
-            broadcast, groups, *_ = arguments
-            self.metrics.at(broadcast.t, groups[0][0])
-        torch = importlib.import_module("torch")  # as the worker has done
-        try:
-            return super().call(method, *arguments)
-        except torch.OutOfMemoryError as error:
-            raise OutOfMemory(f"out of memory in {method}: {error}", traceback.format_exc()) from None
-
-
-class Places:
-    """The plan as it is on the cluster. Actors have numbers that are never given again.
-
-    `run` is what the dashboard shows it by; without `metrics` the actors report none.
+    `run` is the name the dashboard shows; without `metrics` the actors report none.
     """
 
     def __init__(self, plan: Plan, run: str = "run", metrics: bool = True):
         self.plan, self.run, self.metrics = plan, run, metrics
-        self.namespace = f"raysim/{run}/{secrets.token_hex(4)}"  # names in it are ours, whatever else runs there
+        self.namespace = f"raysim/{run}/{secrets.token_hex(4)}"  # of the actors' names: no other run has it
         self.starts: dict[str, int] = {}  # actor's name -> how often it was started
         self.slots: list[Slot] = []
         self.bundle: list[int] = []  # slot -> its bundle in its node's placement group
         self.slot: dict[int, int] = {}  # actor -> slot
         self.server_slot = 0
-        self.groups: dict[str, object] = {}  # node -> placement group
+        self.groups: dict[str, Any] = {}  # node -> placement group
         self.next_actor = 0
 
     def reserve(self) -> None:
-        """Take the plan's place in the cluster, or say that there is none."""
+        """Take the plan's place in the cluster; a PlanError if there is no room."""
         for node in dict.fromkeys(slot.node for slot in self.plan.slots):
             self._take(node, [slot for slot in self.plan.slots if slot.node == node])
         self.slot = dict(enumerate(self.plan.actor_slots))
@@ -94,16 +55,18 @@ class Places:
             remove_placement_group(group)
         self.groups = {}
 
-    def start_server(self, federation):
+    def start_server(self, config: Any, data: Any) -> Any:
+        """A new server actor; config and data are references."""
         name = self._name("server", f"gpu {self.plan.server_gpu:g}" if self.plan.server_gpu else "cpu")
         return ServerActor.options(
             name=name,
             namespace=self.namespace,
             num_gpus=self.plan.server_gpu,
             scheduling_strategy=self._strategy(self.server_slot),
-        ).remote("raysim.engine.server", "Server", federation, name)
+        ).remote(SERVER, config, data, name)
 
-    def start_actor(self, actor: int, federation):
+    def start_client_actor(self, actor: int, config: Any, data: Any) -> Any:
+        """A new client actor with this number; config and data are references."""
         cpus, gpus = self.plan.cpus_per_actor, self.plan.gpus_per_actor
         name = self._name(f"client-actor-{actor}", f"gpu {gpus:g}" if gpus else f"cpu {cpus:g}")
         return ClientActor.options(
@@ -112,10 +75,10 @@ class Places:
             num_cpus=cpus,
             num_gpus=gpus,
             scheduling_strategy=self._strategy(self.slot[actor]),
-        ).remote("raysim.engine.worker", "Worker", federation, name, self.run if self.metrics else None)
+        ).remote(WORKER, config, data, name, self.run if self.metrics else None)
 
     def changes(self) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-        """Nodes that are gone with the actors they had, and new ones with the actors they are to have."""
+        """Nodes that are gone, with the actors they had, and nodes that have joined, with the actors they get."""
         alive = {node.id: node for node in nodes()}
         lost: dict[str, list[int]] = {}
         for node in [node for node in self.groups if node not in alive]:
@@ -130,7 +93,7 @@ class Places:
         return lost, joined
 
     def move_server(self) -> int | None:
-        """To a node that is there, if its own is not. Gives a client actor that has to make room, if one has to."""
+        """Move the server if its node is gone; returns the client actor that has to make room, if one has to."""
         if self.slots[self.server_slot].node in self.groups:
             return None
         there = [i for i, slot in enumerate(self.slots) if slot.node in self.groups]
@@ -147,7 +110,7 @@ class Places:
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _name(self, who: str, share: str) -> str:
-        """For people. A name is taken until Ray has buried who had it, so one that is started again has another."""
+        """An actor's name on the dashboard. Ray frees a name late, so an actor that is started again gets another."""
         start = self.starts[who] = self.starts.get(who, 0) + 1
         return f"{who} {share}" + (f" · start {start}" if start > 1 else "")
 
@@ -160,7 +123,7 @@ class Places:
         self.slots += slots
 
     def _room_on(self, node: Node) -> Iterator[Slot]:
-        """Slots for a node that joins: of actors as the plan has them, no more than are wanted in all."""
+        """Slots on a node that joins, for actors like those of the plan, no more than are wanted in all."""
         left = self.plan.most - len(self.slot)
         if self.plan.gpus_per_actor:
             rooms = [int(1 / self.plan.gpus_per_actor + 1e-9)] * node.gpus
@@ -172,7 +135,7 @@ class Places:
                 left -= min(room, left)
 
     def _settle(self, node: str, slots: list[Slot]) -> list[int]:
-        """Take the place for them; the new actors' numbers."""
+        """Take the place for these slots; returns the new actors' numbers."""
         first = len(self.slots)
         self._take(node, slots)
         placed = [first + i for i, slot in enumerate(slots) for _ in range(slot.actors)]

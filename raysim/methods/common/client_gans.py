@@ -8,7 +8,7 @@ import torch
 from raysim.data.synthetic_tables import make_table
 from raysim.methods.base import Upload
 from raysim.methods.common.pseudo_labels import UNLABELLED
-from raysim.methods.common.wgan import Gan, GanPart, to_normalised, to_unit
+from raysim.methods.common.wgan import Gan, GanPart, to_unit
 from raysim.settings import setting
 from raysim.tensors import to_device
 
@@ -45,8 +45,7 @@ class ClientGans(GanPart):
         client.state[self.name] = {}
         first, last = (self.pool * k // client.config.clients for k in (client.id, client.id + 1))
         made = gan.sample(pixels.new_empty(last - first, 0), client.stream(f"{self.name}/pool"))
-        made = to_normalised(made, client.mean, client.std)
-        return Upload(rows={"images": made}, told=self.told(privacy))
+        return Upload(rows={"images": client.scale.from_unit(made)}, metadata=self.privacy_facts(privacy))
 
     def receive(self, server, replies):
         if not replies.each:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional as F
 
+from raysim.training.fused import FusedStep
 from raysim.training.optimizers import Adam
 
 
@@ -19,6 +20,12 @@ def class_sums(
     member = member if counted is None else member * counted[..., None]
     with torch.autocast(features.device.type, enabled=False):  # sums need all their bits
         return member.mT @ features.float(), member.sum(-2)
+
+
+def fused_class_sums(step: FusedStep, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each client's sums of features and numbers of samples per class, over the real samples of a fused step."""
+    features = step.features.detach()[:, : step.real_y.shape[1]]
+    return class_sums(features, step.real_y, classes, step.real_share > 0)
 
 
 def class_means(sums: torch.Tensor, counts: torch.Tensor, before: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

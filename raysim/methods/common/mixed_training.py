@@ -1,9 +1,11 @@
 """Local training on real and shared synthetic images (HFMDS-FL, eq. 6), for the methods that share some."""
 
+import torch
 from torch.nn import functional as F
 
 from raysim.methods.base import Part
-from raysim.training.fused import shared_cross_entropies
+from raysim.training.client import Client
+from raysim.training.fused import FusedStep, cross_entropies, pad
 
 
 class MixedTraining(Part):
@@ -29,3 +31,11 @@ class MixedTraining(Part):
             return None
         draws = [now["draw"] for now in held]
         return (1 - self.alpha) * shared_cross_entropies(step, clients, held[0]["table"], draws)
+
+
+def shared_cross_entropies(step: FusedStep, clients: list[Client], table, draws: list) -> torch.Tensor:
+    """Each client's cross-entropy on random images of a shared dataset, as many as it has real ones in this step."""
+    sizes = (step.real_share > 0).sum(1).tolist()
+    drawn = [c.draw_shared(table, draw, n) for c, draw, n in zip(clients, draws, sizes, strict=True)]
+    x, y, share = pad(drawn)
+    return cross_entropies(step.model.head(step.model.features(x, share)), y, share)

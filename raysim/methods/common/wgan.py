@@ -55,7 +55,7 @@ class GanPart(Part):
         rate = min(1.0, self.gan_batch / samples)
         return Privacy.calibrated(self.epsilon, self.delta, rate, self.gan_rounds * self.gan_steps, self.clip)
 
-    def told(self, privacy: Privacy | None) -> dict[str, float]:
+    def privacy_facts(self, privacy: Privacy | None) -> dict[str, float]:
         """Of a client's GAN training: its ε, by the accountant and by SDA-FL's formula."""
         if privacy is None:
             return {}
@@ -74,10 +74,10 @@ class GanPart(Part):
             Figure("paper_epsilon", kept["paper_epsilon"], note=paper),
         ]
 
-    def note_privacy(self, server, told: list[dict]) -> None:
+    def note_privacy(self, server, facts: list[dict]) -> None:
         """Keep and report the client's with the largest ε."""
         if self.epsilon is not None:
-            worst = max(told, key=lambda one: one["epsilon"])
+            worst = max(facts, key=lambda one: one["epsilon"])
             kept = {key: float(worst[key]) for key in ("epsilon", "paper_epsilon", "sigma")}
             server.state[self.name]["privacy"] = kept
             server.metrics |= {f"{self.name}.{key}": value for key, value in kept.items()}
@@ -151,7 +151,7 @@ class Gan:
             critic.gradients.zero_()
             critic_losses(critic.module, real, fake, mix, given, self.part.penalty).mean().backward()
         else:
-            noise = draw.standard_normal(critic.gradients.numel(), dtype=np.float32)
+            noise = draw.standard_normal(critic.trainable, dtype=np.float32)
             inputs = (real, fake, mix, given)
             private_gradient(critic, sample_loss(critic.module, self.part.penalty), inputs, privacy, noise)
             critic.gradients /= self.part.gan_batch  # the expected size: the real one is not public
@@ -205,7 +205,3 @@ def to_unit(pixels: Tensor) -> Tensor:
     """Pixels in [0, 1] as a GAN sees them, in [-1, 1]."""
     return 2 * pixels - 1
 
-
-def to_normalised(made: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """What a GAN made as a classifier sees it."""
-    return ((made + 1) * 127.5 - mean) / std

@@ -1,0 +1,24 @@
+"""Ray's object store where there is a Ray, plain objects where there is none: the same calls either way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+LostObject = RayError  # what `fetch` raises where an object, or whoever had it, is gone
+
+
+def put(value: Any) -> Any:
+    """Store an object once for all processes, and get a reference to it; without Ray, the object itself."""
+    return ray.put(value) if ray.is_initialized() else value
+
+
+def fetch(reference: Any) -> Any:
+    """The object behind a reference; anything else is returned as it is.
+
+    Arrays fetched from the store are shared by every process of the node and read-only: they become tensors only
+    through `to_device` (raysim/tensors.py), which copies.
+    """
+    return ray.get(reference) if isinstance(reference, ray.ObjectRef) else reference

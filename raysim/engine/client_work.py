@@ -1,0 +1,296 @@
+"""The clients' side of a pass: local training and replies, group by group, added up exactly at the actor."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from raysim.data.object_store import LostObject
+from raysim.engine.failures import ClientFailure, Decision, FailurePolicy
+from raysim.engine.fixed_point import NotSummable, encode_mean, encode_sum
+from raysim.engine.hosted_model import HostedModel
+from raysim.engine.messages import Broadcast, ClientReport, PassAnswer, States
+from raysim.engine.work_queue import Group
+from raysim.methods.base import Part, Upload
+from raysim.tensors import size_in_bytes, to_host
+from raysim.training import fused
+from raysim.training.client import PERSONAL, Client, begin, forward, split_labelled, train
+from raysim.training.device import compiled
+from raysim.training.profiling import FlopCounter, profiling
+
+log = logging.getLogger(__name__)  # on Ray the actor's own log, which the dashboard shows
+
+
+@dataclass
+class ClientAnswer:
+    """What one client's work in a pass results in."""
+
+    report: ClientReport
+    each: dict[str, Any] | None = None  # what travels client by client, by part
+    sums: dict[str, torch.Tensor] = field(default_factory=dict)  # its terms of the sums, encoded
+    state: dict[str, Any] | None = None
+
+
+@dataclass
+class Trained:
+    """A client after its local steps; the hosted model holds its weights."""
+
+    client: Client
+    terms: dict[str, float]  # mean of each loss term
+    weight: float  # in the average
+    uploads: dict[str, Upload]  # by part
+    flops: float
+
+
+class ClientWork:
+    """Trains clients and answers exchanges; keeps the sums of a pass until they are collected."""
+
+    def __init__(self, hosted: HostedModel):
+        self.hosted, self.config = hosted, hosted.config
+        self.policy = FailurePolicy.of(self.config)
+        fuse = self.config.fuse
+        self.stack = fused.Stack(hosted.model, fuse, self.config.model) if fuse > 1 else None
+        self.forward = compiled(forward, self.config, hosted.device)
+        self.sums: dict[str, torch.Tensor] = {}
+        self.summed = 0  # clients in the sums
+        self.profile: tuple[str, str] | None = None  # not yet handed over with a report
+
+    def train(self, broadcast: Broadcast, groups: list[Group], states: States) -> PassAnswer:
+        """Train the clients of these groups; the trained models go into this actor's sums."""
+        self._hold(broadcast)
+        answers: list[ClientAnswer] = []
+        for group in groups:
+            if self.stack is not None:
+                answers += self._attempt(group, lambda group=group: self._train_together(self.stack, group, states))
+                continue
+            for client_id in group:
+                answers += self._attempt([client_id], lambda k=client_id: [self._train_alone(k, states)])
+        return _columns(answers)
+
+    def reply(self, broadcast: Broadcast, groups: list[Group], states: States, part_name: str) -> PassAnswer:
+        """Answer a part's exchange, for one fixed group of clients after the other."""
+        self._hold(broadcast)
+        part = next(p for p in self.config.parts if p.name == part_name)
+        answers: list[ClientAnswer] = []
+        for group in groups:
+            answers += self._attempt(group, lambda group=group: self._reply_together(group, states, part))
+        return _columns(answers)
+
+    def collect(self) -> tuple[int, dict[str, np.ndarray]]:
+        """Hand over the sums since the last call, with the number of clients in them."""
+        summed, sums = self.summed, self.sums
+        self.summed, self.sums = 0, {}
+        return summed, {key: to_host(total) for key, total in sums.items()}
+
+    # -- one client or group -----------------------------------------------------------------------------------------
+
+    def _train_alone(self, client_id: int, states: States) -> ClientAnswer:
+        """Train one client by itself."""
+        with self._blamed_on(client_id):
+            client = self._client(client_id, states)
+            with self._counted(client_id) as counter, self._profiled(client_id):
+                self.hosted.load(client.global_weights, self.hosted.personal_mask(), client.state)
+                terms = train(client)
+                weight, uploads = self._end(client)
+            return self._trained(Trained(client, terms, weight, uploads, _flops(counter)))
+
+    def _train_together(self, stack: fused.Stack, group: Group, states: States) -> list[ClientAnswer]:
+        """Train the clients of a group in the same vectorised steps (--fuse)."""
+        mask, model = self.hosted.personal_mask(), self.hosted.model
+        clients, starts = [], []
+        for client_id in group:
+            with self._blamed_on(client_id):
+                client = self._client(client_id, states)
+                self.hosted.load(client.global_weights, mask, client.state)
+                begin(client)
+                clients.append(client)
+                starts.append(model.weights.clone())
+        model.module.eval()
+        with self._blamed_on(*group), self._counted(*group) as counter, self._profiled(*group):
+            trained = fused.train(stack, clients, starts)
+        rows = sum(len(batch) for client in clients for batch in client.batches()) if counter else 0
+        answers = []
+        for client, weights, terms in trained:
+            try:
+                with self._blamed_on(client.id), self._counted(client.id) as own:
+                    model.load(weights)
+                    weight, uploads = self._end(client)
+                    # Of the group's operations, its share by samples.
+                    flops = _flops(counter) * sum(map(len, client.batches())) / rows + own.total if own else 0.0
+                    answers.append(self._trained(Trained(client, terms, weight, uploads, flops)))
+            except ClientFailure as failure:
+                if self.policy.fused_client_failed() is not Decision.SKIP:
+                    raise
+                _log(failure)
+                answers.append(ClientAnswer(ClientReport(client.id, errors=(failure.message,), skipped=True)))
+        return answers
+
+    def _reply_together(self, group: Group, states: States, part: Part) -> list[ClientAnswer]:
+        """A group's replies in a part's exchange."""
+        self.hosted.model.load(self.hosted.weights[0])
+        with self._blamed_on(*group):
+            clients = [self._client(k, states) for k in group]
+            with self._counted(group[0]) as counter, self._profiled(group[0]):
+                replies = part.reply(clients)
+            flops = _flops(counter) / len(group)
+            pairs = zip(clients, replies, strict=True)
+            return [self._answer(Trained(client, {}, 0.0, {part.name: upload}, flops)) for client, upload in pairs]
+
+    def _client(self, client_id: int, states: States) -> Client:
+        hosted = self.hosted
+        x, y = hosted.to_batch(*hosted.data.clients.read(client_id))
+        unlabelled = None
+        if self.config.labelled is not None:
+            x, y, unlabelled = split_labelled(x, y, self.config.labelled, self.config.seed, client_id)
+        state = hosted.state_of(client_id, states)
+        for part in self.config.parts:
+            state.setdefault(part.name, {})
+        return Client(
+            id=client_id,
+            t=hosted.broadcast.t,
+            config=self.config,
+            classes=hosted.data.classes,
+            model=hosted.model,
+            global_weights=hosted.weights[hosted.broadcast.route.get(client_id, 0)],
+            x=x,
+            y=y,
+            broadcast=hosted.extras,
+            state=state,
+            shared=hosted.shared,
+            normalisation=hosted.normalisation,
+            had_state=client_id in states,
+            unlabelled=unlabelled,
+            forward=self.forward,
+        )
+
+    def _end(self, client: Client) -> tuple[float, dict[str, Upload]]:
+        """Aggregation weight and uploads of a client whose trained weights the model holds."""
+        model, mask = self.hosted.model, self.hosted.personal_mask()
+        weight = float(client.samples) if self.config.weighting == "samples" else 1.0
+        uploads: dict[str, Upload] = {}
+        for part in self.config.parts:
+            own_weight = part.weight(client)
+            weight = weight if own_weight is None else own_weight
+            if (upload := part.end(client)) is not None:
+                uploads[part.name] = upload
+        if mask is not None:
+            client.state[PERSONAL] = {"weights": model.weights[mask].clone()}
+        return weight, uploads
+
+    def _trained(self, done: Trained) -> ClientAnswer:
+        """The answer of a client whose trained weights the model holds: its uploads, and its model in the sums."""
+        model, broadcast = self.hosted.model, self.hosted.broadcast
+        if model.weights.shape != done.client.global_weights.shape:
+            raise ValueError(f"its model has {model.weights.shape}, not {done.client.global_weights.shape}")
+        key = f"model/{broadcast.route.get(done.client.id, 0)}"
+        term = encode_mean(model.weights, done.weight / broadcast.total_weight)
+        return self._answer(done, {key: term}, model.weights.nbytes)
+
+    def _answer(self, done: Trained, sums: dict[str, torch.Tensor] | None = None, sent: int = 0) -> ClientAnswer:
+        """The client's uploads and state, added to these terms of the sums and bytes sent."""
+        client, sums = done.client, sums or {}
+        each: dict[str, Any] = {}
+        shapes: dict[str, tuple] = {}
+        for name, upload in done.uploads.items():
+            cohort = self.hosted.broadcast.cohort
+            sums |= {f"{name}/{key}": encode_sum(value, cohort) for key, value in upload.sum.items()}
+            if alone := upload.client_by_client():
+                each[name] = to_host(alone)
+            shapes |= upload.shapes(name)
+            sent += sum(map(size_in_bytes, (upload.sum, upload.each, upload.rows)))
+        has_state = client.had_state or any(client.state.values())
+        profile, self.profile = self.profile, None
+        report = ClientReport(
+            client=client.id,
+            samples=client.samples,
+            terms=done.terms,
+            bytes_up=sent,
+            shapes=shapes,
+            flops=done.flops,
+            profile=profile,
+            has_state=has_state,
+        )
+        return ClientAnswer(report, each or None, sums, to_host(client.state) if has_state else None)
+
+    # -- around a client's work --------------------------------------------------------------------------------------
+
+    def _hold(self, broadcast: Broadcast) -> None:
+        """Hold the broadcast; the sums of a new pass start from nothing."""
+        if self.hosted.hold(broadcast):
+            self.sums, self.summed = {}, 0
+
+    def _attempt(self, group: Group, work: Callable[[], list[ClientAnswer]]) -> list[ClientAnswer]:
+        """Do the work of clients that go together, again or without them as the failure policy says; then add it up."""
+        errors: list[str] = []
+        answers: list[ClientAnswer] = []
+        while not answers:
+            try:
+                answers = work()
+            except ClientFailure as failure:
+                errors.append(failure.message)
+                decision = self.policy.client_failed(len(errors))
+                if decision is Decision.STOP:
+                    raise
+                _log(failure)
+                if decision is Decision.SKIP:
+                    answers = [ClientAnswer(ClientReport(k, skipped=True)) for k in group]
+        if errors:  # reported with the first of the group
+            answers[0].report = replace(answers[0].report, errors=(*errors, *answers[0].report.errors))
+        for answer in answers:  # now that nothing can go wrong any more
+            for key, term in answer.sums.items():
+                if (total := self.sums.setdefault(key, term)) is not term and total.shape == term.shape:
+                    total.add_(term)  # else the driver, which sees all shapes, drops the whole pass
+            answer.sums = {}
+        self.summed += len(answers)
+        return answers
+
+    def _counted(self, *clients: int) -> AbstractContextManager[FlopCounter | None]:
+        """Counts operations if one of these clients (or the group it leads) is to be counted: that slows it down."""
+        return FlopCounter() if self.hosted.broadcast.counted in clients else nullcontext()
+
+    @contextmanager
+    def _profiled(self, *clients: int) -> Iterator[None]:
+        """Profiles the work if it is for the client to be profiled; the next report carries the profile."""
+        if self.hosted.broadcast.profiled not in clients:
+            yield
+            return
+        with profiling() as found:
+            yield
+        self.profile = found[0]
+
+    @contextmanager
+    def _blamed_on(self, *clients: int) -> Iterator[None]:
+        """Turns what a client's work raises into a ClientFailure that names the client, the round and the method."""
+        who = f"client {clients[0]}" if len(clients) == 1 else f"one of the clients {', '.join(map(str, clients))}"
+        where = f"{who} failed in round {self.hosted.broadcast.t} ({self.config.method})"
+        try:
+            yield
+        except (LostObject, torch.OutOfMemoryError):  # what it needed is gone or taken: not the client's fault
+            raise
+        except NotSummable as error:
+            raise ClientFailure(f"{where}: its update {error}; a lower --lr usually helps") from error
+        except Exception as error:
+            raise ClientFailure(f"{where}: {type(error).__name__}: {error}", traceback.format_exc()) from error
+
+
+def _log(failure: ClientFailure) -> None:
+    """Log the traceback of a failure after which the run goes on: the driver hears only its message."""
+    log.warning("%s\n%s", failure.message, failure.traceback)
+
+
+def _columns(answers: list[ClientAnswer]) -> PassAnswer:
+    """The answers as columns; None where nobody has anything, so that nothing is stored."""
+    uploads = [(a.report.client, a.each) for a in answers if a.each]
+    states = [(a.report.client, a.state) for a in answers if a.state is not None]
+    return PassAnswer([a.report for a in answers], uploads or None, states or None)
+
+
+def _flops(counter: FlopCounter | None) -> float:
+    return float(counter.total) if counter else 0.0

@@ -1,0 +1,66 @@
+"""The model a client actor hosts, with the broadcast it holds and the data it reads: for training and evaluation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from raysim.data.federated import FederatedData
+from raysim.data.object_store import fetch
+from raysim.engine.messages import Broadcast, States
+from raysim.tensors import to_device
+from raysim.training.client import PERSONAL, initial_model
+from raysim.training.device import prepare_torch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from raysim.config import RunConfig
+
+
+class HostedModel:
+    """One model on one device, into which the weights of whichever client or test batch comes next are loaded."""
+
+    def __init__(self, config: RunConfig, data: FederatedData, use_gpu: bool = True):
+        self.config, self.data = config, data
+        self.device = prepare_torch(config, use_gpu)
+        self.model = initial_model(config, data, self.device)
+        self.normalisation = data.normalisation.on(self.device)
+        self.broadcast: Broadcast  # the one held
+        self.version = 0  # of the broadcast held
+        self.weights: list[torch.Tensor] = []
+        self.extras: dict[str, dict[str, Any]] = {}
+        self.shared: dict[str, pa.Table] = {}
+
+    def hold(self, broadcast: Broadcast) -> bool:
+        """Fetch a broadcast unless it is held already; says whether it is a new one."""
+        self.broadcast = broadcast
+        if broadcast.version == self.version:
+            return False
+        self.weights = to_device(fetch(broadcast.weights), self.device)
+        self.extras = to_device(fetch(broadcast.extras) or {}, self.device)
+        # Zero-copy: the table stays in the store, however many clients read it.
+        self.shared = {name: fetch(reference) for name, reference in (broadcast.shared or {}).items()}
+        self.version = broadcast.version
+        return True
+
+    def personal_mask(self) -> torch.Tensor | None:
+        """Which weights stay at the clients in this round."""
+        return self.model.personal_mask(self.config.parts, self.broadcast.t)
+
+    def load(self, weights: torch.Tensor, mask: torch.Tensor | None, state: dict[str, dict[str, Any]]) -> None:
+        """Load a client's model: the broadcast weights, with its own where it keeps some to itself."""
+        self.model.load(weights)
+        if mask is not None and PERSONAL in state:
+            self.model.weights[mask] = state[PERSONAL]["weights"]
+
+    def state_of(self, client_id: int, states: States) -> dict[str, dict[str, Any]]:
+        """What the client kept from its last pass."""
+        return to_device(dict(fetch(states[client_id]))[client_id], self.device) if client_id in states else {}
+
+    def to_batch(self, x: np.ndarray, y: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        """Pixels and labels as normalised tensors on the device."""
+        pixels = to_device(x, self.device).to(torch.float32, memory_format=torch.channels_last)
+        return self.normalisation.normalise_(pixels), to_device(y, self.device)

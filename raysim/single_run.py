@@ -1,0 +1,274 @@
+"""One run from its configuration to its run directory: check the input, get a cluster, plan, simulate, record."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raysim import models
+from raysim.config import RunConfig
+from raysim.data import Dataset, load
+from raysim.data.federated import FederatedData
+from raysim.data.federated_writer import Layout, release_memory, write
+from raysim.data.partition import Partition
+from raysim.data.synthetic_tables import tables_digest
+from raysim.engine.callbacks import Callback, Callbacks
+from raysim.engine.ray_runner import cluster
+from raysim.engine.ray_runner.plan import Plan, make_plan
+from raysim.engine.round_metrics import RoundMetrics
+from raysim.engine.runner import Runner, Started
+from raysim.engine.simulation import Result, Simulation
+from raysim.errors import RaysimError
+from raysim.observe import dashboard
+from raysim.observe.features import FeatureMap
+from raysim.observe.labels import LabelPicture
+from raysim.observe.profiles import Profiles
+from raysim.observe.progress import Reporter
+from raysim.observe.ray_metrics import RayMetrics
+from raysim.observe.report import ReportWriter
+from raysim.observe.synthetic import SyntheticImages
+from raysim.observe.trackers import Guarded, load_trackers
+from raysim.storage.checkpoint_writer import CheckpointWriter
+from raysim.storage.checkpoints import Checkpoints
+from raysim.storage.run_directory import Recorder, RunDirectory, run_directory
+
+
+@dataclass
+class Prepared:
+    """A run's input, checked: what is known about the data once its pixels are in the object store."""
+
+    class_names: list[str]
+    counts: np.ndarray  # samples per client and class
+    client_bytes: int  # that an actor needs for the largest client's data
+    notes: tuple[str, ...]  # what the user should know of the data
+
+
+def run(config: RunConfig, reporter: Reporter | None = None) -> tuple[Path, dict[str, Any]]:
+    """Run a configuration; returns the run directory and the content of its summary.json."""
+    reporter = reporter or Reporter()
+    out = run_directory(config)
+    if config.resume and (out / "summary.json").exists():
+        reporter.say(f"{out} is finished: nothing to go on with")
+        return out, json.loads((out / "summary.json").read_text())
+    reporter.say("\n".join(f"  {key} = {value}" for key, value in config.settings().items() if value is not None))
+    started = time.perf_counter()
+    trackers = load_trackers(config.callback)
+    inputs = [prepare(config)]  # in a list, so that the pixels can be let go of once they are stored
+    prepared = described(config, *inputs[0])
+    for note in prepared.notes:
+        reporter.say(f"note: {note}")
+    with ExitStack() as ending:
+        with connected_runner(config, prepared, out, reporter) as (runner, plan):
+            directory = RunDirectory(out, config.resume)
+            reporter.say(f"run directory: {out}")
+            data = store(config, *inputs.pop(), runner.put)
+            release_memory()
+            callbacks = Callbacks(listeners(config, directory, reporter, trackers, prepared, data))
+            ending.callback(callbacks.close)
+            runner.on_event = lambda kind, /, **details: callbacks.on_event(kind, details)
+            for note in prepared.notes:
+                runner.on_event("note", text=note)
+            try:
+                actors = runner.start(config, data)
+                warn_of_mixed_hardware(actors, callbacks, reporter)
+                record_start(config, directory, prepared, data, actors, plan)
+                callbacks.on_start(config.settings(), out)
+                setup = time.perf_counter() - started
+                result = simulate(config, data, runner, actors, directory, callbacks, reporter)
+                summary = summarise(config, result) | callbacks.on_result(result)
+            except RaysimError as error:
+                runner.on_event("stopped", text=str(error))
+                raise
+        summary |= {"setup_seconds": round(setup, 3), "seconds": round(time.perf_counter() - started, 3)}
+        callbacks.on_end(summary)
+    return out, summary
+
+
+# -- check and plan ----------------------------------------------------------------------------------------------------
+
+
+def prepare(config: RunConfig) -> tuple[Dataset, Partition]:
+    """Load and deal the data, checking on the way everything that can be wrong with it."""
+    dataset = load(
+        config.dataset, data=config.data, download=config.download, image_size=config.image_size,
+        train_size=config.train_size, fraction=config.fraction, test_size=config.test_size, seed=config.seed,
+    )  # fmt: skip
+    models.check(config.model, dataset.shape, dataset.classes)
+    dealt = config.partitioner().deal(dataset.train.y, dataset.classes, config.clients, config.seed)
+    return dataset, dealt
+
+
+def described(config: RunConfig, dataset: Dataset, dealt: Partition) -> Prepared:
+    """What is worth knowing of the data after its pixels are gone."""
+    return Prepared(
+        class_names=list(dataset.class_names),
+        counts=dealt.counts(dataset.train.y, dataset.classes),
+        client_bytes=largest_client(config, dataset, dealt),
+        notes=(*dataset.notes, *dealt.notes),
+    )
+
+
+def largest_client(config: RunConfig, dataset: Dataset, dealt: Partition) -> int:
+    """Bytes an actor needs for its data: the pixels of the clients it trains at once (--fuse), as uint8 and float32."""
+    return int(dealt.sizes.max()) * dataset.train.x[0].nbytes * 5 * config.fuse
+
+
+def plan_for(config: RunConfig, dataset: Dataset, dealt: Partition) -> Plan:
+    """The placement plan on the cluster we are connected to."""
+    return make_plan(config, cluster.nodes(), largest_client(config, dataset, dealt))
+
+
+@contextmanager
+def connected_runner(
+    config: RunConfig, prepared: Prepared, out: Path, reporter: Reporter
+) -> Iterator[tuple[Runner, str]]:
+    """A runner whose place is reserved, and its plan in words: Ray's, on a cluster we connect to, or this process."""
+    if config.in_process:
+        from raysim.engine.in_process import InProcess
+
+        with _stopped_afterwards(InProcess()) as runner:
+            yield runner, "in one process"
+        return
+    from raysim.engine.ray_runner.runner import RayRunner
+
+    metadata = dashboard.about(config, out)
+    with cluster.connected(metadata):
+        plan = make_plan(config, cluster.nodes(), prepared.client_bytes)
+        reporter.say(plan.describe())
+        dashboard.show_on_jobs_page(metadata | {"plan": plan.describe()})
+        with _stopped_afterwards(RayRunner(plan, config, out.name)) as runner:
+            runner.reserve()  # before anything is written: it may be refused
+            yield runner, plan.describe()
+
+
+@contextmanager
+def _stopped_afterwards(runner: Runner) -> Iterator[Runner]:
+    try:
+        yield runner
+    finally:
+        runner.stop()
+
+
+def store(config: RunConfig, dataset: Dataset, dealt: Partition, put: Callable[[Any], Any]) -> FederatedData:
+    """Write the data to the object store as this configuration wants it."""
+    layout = Layout(config.normalise, config.evaluation == "clients", config.eval_batch)
+    return write(dataset, dealt, layout, put)
+
+
+# -- simulate and record -----------------------------------------------------------------------------------------------
+
+
+def listeners(
+    config: RunConfig, directory: RunDirectory, reporter: Reporter, trackers: list[Guarded], prepared: Prepared,
+    data: FederatedData,
+) -> list[Callback]:  # fmt: skip
+    """The callbacks of a run, in the order in which they are called: what is recorded comes first."""
+    recorder = Recorder(directory)
+
+    def complain(text: str) -> None:
+        reporter.say(f"warning: {text}")
+        recorder.on_event("warning", {"text": text})
+
+    for tracker in trackers:
+        tracker.complain = complain
+    with_ray = not config.in_process
+    return [
+        recorder,
+        LabelPicture(prepared.counts, prepared.class_names),
+        SyntheticImages(data, prepared.class_names),
+        FeatureMap(prepared.class_names),
+        Profiles(with_ray),
+        *([RayMetrics()] if with_ray and config.metrics else []),
+        reporter,
+        ReportWriter(),
+        *trackers,
+    ]
+
+
+def record_start(
+    config: RunConfig, directory: RunDirectory, prepared: Prepared, data: FederatedData, actors: Started, plan: str
+) -> None:
+    """Write config.json."""
+    directory.write_config(
+        config,
+        fingerprint=distinct(actors.fingerprints),
+        plan=plan,
+        classes=prepared.class_names,
+        mean=data.normalisation.mean,
+        std=data.normalisation.std,
+    )
+
+
+def warn_of_mixed_hardware(actors: Started, callbacks: Callbacks, reporter: Reporter) -> None:
+    """Say that results depend on which actor does what, if their devices differ."""
+    if len(kinds := distinct(actors.fingerprints)) > 1:
+        text = f"mixed hardware ({kinds}): equal hashes are promised on one kind of device only"
+        reporter.say(f"warning: {text}")
+        callbacks.on_event("warning", {"text": text})
+
+
+def simulate(
+    config: RunConfig, data: FederatedData, runner: Runner, actors: Started, directory: RunDirectory,
+    callbacks: Callbacks, reporter: Reporter,
+) -> Result:  # fmt: skip
+    """All rounds, from the last checkpoint on where the run is resumed."""
+    if not config.checkpoint_every:
+        history = directory.keep(0)
+        return Simulation(config, data, runner, actors.model_bytes).run(callbacks.on_round, history)
+    identity = {"settings": config.identity(), "data": data.digest(), "device": actors.fingerprints[0]}
+    checkpoints = Checkpoints(directory.path / "checkpoints", identity)
+    writer = CheckpointWriter(checkpoints, runner, directory.synced_metrics)
+    checkpoint = writer.load() if config.resume else None
+    history = directory.keep(checkpoint.round, checkpoint.metrics) if checkpoint else directory.keep(0)
+    if checkpoint:
+        reporter.say(f"going on after round {checkpoint.round}")
+        runner.on_event("resumed", round=checkpoint.round)
+    simulation = Simulation(config, data, runner, actors.model_bytes, writer)
+    try:
+        return simulation.run(callbacks.on_round, history, checkpoint)
+    finally:
+        writer.finish()  # it must not ask the runner for anything once that has stopped
+
+
+def distinct(fingerprints: list[dict[str, object]]) -> list[dict[str, object]]:
+    """The different ones, in order."""
+    return [one for i, one in enumerate(fingerprints) if one not in fingerprints[:i]]
+
+
+def summarise(config: RunConfig, result: Result) -> dict[str, Any]:
+    """The content of summary.json, but for its times and what callbacks add."""
+    history = result.history
+    accuracies = [metrics.accuracy for metrics in history if metrics.accuracy is not None]
+    similarities = [metrics.reported["psnr"] for metrics in history if "psnr" in metrics.reported]
+    return {
+        "method": config.method,
+        "final_accuracy": accuracies[-1],
+        "best_accuracy": max(accuracies),
+        "late_accuracy": statistics.fmean(accuracies[-max(1, len(accuracies) // 4) :]),  # since single rounds wander
+        "rounds": len(history),
+        "model_sha256": result.model_sha256,
+        "server_state_sha256": result.server_state_sha256,
+        "synthetic_sha256": tables_digest(list(result.shared.values())),
+        "psnr": similarities[-1] if similarities else None,
+        "gflops_per_client_round": gflops_per_round(history),
+        "bytes_up": sum(metrics.bytes_up for metrics in history),
+        "bytes_down": sum(metrics.bytes_down for metrics in history),
+        "failures": sum(metrics.failures for metrics in history),
+    }
+
+
+def gflops_per_round(history: list[RoundMetrics]) -> dict[str, float]:
+    """GFLOPs of one client: a round's training as counted in the last, each part's exchanges spread over the rounds."""
+    totals: dict[str, float] = {}
+    for metrics in history:
+        for name, gflops in metrics.gflops.items():
+            totals[name] = totals.get(name, 0.0) + (gflops if name == "training" else gflops / len(history))
+    return {name: round(gflops, 4) for name, gflops in totals.items()}
