@@ -9,6 +9,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as a job, only jobs/ is on the path
 
-from raysim.cli import job
+from raysim import job
 
 job(method="fedavg", dataset="shapes", clients=100, active=10, rounds=30, partition="classes", classes_per_client=2)

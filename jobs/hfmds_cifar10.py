@@ -11,7 +11,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as a job, only jobs/ is on the path
 
-from raysim.cli import job
-from raysim.config.presets import PRESETS
+from raysim import job
 
-job(beside="fedavg", **PRESETS["hfmds-cifar10"].settings)
+job(beside="fedavg", preset="hfmds-cifar10")

@@ -1,53 +1,61 @@
-"""The command line: `python -m raysim run …`; jobs/*.py use the same flags through `job`."""
+"""The command line: words to calls. `raysim COMMAND …`, `python -m raysim COMMAND …`, and `job` for files in jobs/.
+
+What a command needs is imported when it runs: `raysim --help` loads neither torch nor ray.
+"""
+
+from __future__ import annotations
 
 import dataclasses
-import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NoReturn
 
 from rich.console import Console
 
 from raysim import methods
-from raysim.config import RunConfig, load_layers, resolve
-from raysim.config.presets import PRESETS
+from raysim.config import (
+    PRESETS,
+    RunConfig,
+    from_command_line,
+    from_record,
+    help_lines,
+    load_layers,
+    markdown_table,
+    resolve,
+    take,
+)
 from raysim.engine.ray_runner.environment import secure_local_ray
 from raysim.engine.signals import INTERRUPTED, interruptible, leave
 from raysim.errors import InputError, RaysimError
-from raysim.experiments import grid
-from raysim.experiments.sweeps import SWEEPS
 from raysim.observe.progress import Reporter, duration
-from raysim.settings import flag, from_command_line, help_lines, markdown_table, nearest
+from raysim.settings import flag, nearest
 
-COMMANDS = {
-    "run": "run a simulation",
-    "resume": "go on with a run that was interrupted: resume RUN_DIR",
-    "compare": "methods × seeds × partitions on one cluster, and their table: --methods A B --seeds 0 1 …",
-    "sweep": "an ablation: sweep NAME, or sweep --over key=value,value …",
-    "plan": "print the placement plan of a configuration and stop",
-    "report": "write a run's HTML report again, or one page about several: report RUN_DIR… [--out PAGE]",
-    "methods": "the methods there are",
-    "datasets": "the datasets there are",
-    "models": "the models there are",
-    "presets": "the papers' settings by name",
-    "sweeps": "the papers' ablations by name",
-    "settings": "every setting, as docs/settings.md",
-}
+HELP = {"-h", "--help"}
+
+Words = list[str]
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """`python -m raysim COMMAND …`; gives the exit code."""
+def main(arguments: Words | None = None) -> int:
+    """`raysim COMMAND …`; returns the exit code."""
     return _guarded(_command, sys.argv[1:] if arguments is None else arguments)
 
 
-def job(beside: str | None = None, **defaults) -> None:
+def console() -> NoReturn:
+    """The installed `raysim` command."""
+    leave(main())
+
+
+def job(beside: str | None = None, **defaults: object) -> NoReturn:
     """A job file's whole content: `run` with other defaults; takes the same flags, exits with the same codes.
 
-    `beside`: run this baseline with the same settings afterwards, and print both accuracies.
+    `beside`: run this baseline with the same settings afterwards, and print both accuracies. `preset` among the
+    defaults starts from a paper's settings.
     """
     leave(_guarded(lambda words: _run(words, defaults, beside), sys.argv[1:]))
 
 
-def _guarded(function, words: list[str]) -> int:
+def _guarded(function: Callable[[Words], None], words: Words) -> int:
     """Errors meant for people become one line on stderr and their exit code; an interrupt becomes 130."""
     error_console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     secure_local_ray()
@@ -65,79 +73,24 @@ def _guarded(function, words: list[str]) -> int:
     return 0
 
 
-def _command(words: list[str]) -> None:
-    reporter = Reporter()
+def _command(words: Words) -> None:
     command, rest = (words[0], words[1:]) if words else ("--help", [])
-    if command in ("-h", "--help", "help"):
-        lines = [f"  {name:10} {what}" for name, what in COMMANDS.items()]
+    if command in HELP | {"help"}:
+        lines = [f"  {name:10} {about}" for name, (about, _) in COMMANDS.items()]
         last = "raysim run --help lists the settings"
-        reporter.say("\n".join(["usage: raysim COMMAND [settings]", "", *lines, "", last]))
-    elif command == "run":
-        _run(rest, {})
-    elif command == "resume":
-        _resume(rest)
-    elif command in ("compare", "sweep"):
-        _many(command, rest, reporter)
-    elif command == "plan":
-        _plan(rest, reporter)
-    elif command == "report":
-        _report(rest, reporter)
-    elif command == "settings":
-        sys.stdout.write(_settings())
+        Reporter().say("\n".join(["usage: raysim COMMAND [settings]", "", *lines, "", last]))
     elif command in COMMANDS:
-        listing = _listing(command)
-        width = max(len(name) for name, _ in listing)
-        reporter.say("\n".join(f"  {name:{width}} {about}" for name, about in listing))
+        _, function = COMMANDS[command]
+        function(rest)
     else:
         raise InputError(f"unknown command '{command}'{nearest(command, COMMANDS, '; see `raysim --help`')}")
 
 
-def _listing(command: str) -> list[tuple[str, str]]:
-    if command == "methods":
-        return [(name, methods.describe(name)) for name in methods.names()]
-    if command == "presets":
-        return [(name, preset.about) for name, preset in PRESETS.items()]
-    if command == "sweeps":
-        return [(name, sweep.about) for name, sweep in SWEEPS.items()]
-    if command == "models":
-        from raysim import models
-
-        return models.names()
-    from raysim.data import catalogue
-
-    return catalogue()
+# -- one run -----------------------------------------------------------------------------------------------------------
 
 
-def _settings() -> str:
-    """Every setting in Markdown, a table for the run and one for each part of a method."""
-    sections = [
-        "# Settings\n\nWritten by `make docs` from the program. Each is a flag, a line of a TOML file (a part's in a "
-        "table with\nits name) and may be in a preset; `--preset NAME` and `--config FILE` come first, later ones win.",
-        markdown_table(RunConfig),
-    ]
-    for name in _parts():
-        sections += [f"## {name}\n\n{methods.describe(name)}", markdown_table(methods.part_class(name), f"{name}.")]
-    return "\n\n".join(sections) + "\n"
-
-
-def _parts() -> list[str]:
-    return [name for name in methods.names() if name != "fedavg" and name not in methods.ALIASES]
-
-
-def _config(words: list[str], defaults: dict[str, object]) -> RunConfig | None:
-    """The configuration the words ask for; None if they ask for help."""
-    if {"-h", "--help"} & set(words):
-        lines = ["settings (as --flags, or lines of a TOML file given with --config):", *help_lines(RunConfig)]
-        lines += [f"  {'--preset':28} start from a paper's settings; `raysim presets`"]
-        lines += [f"  {'--config':28} a TOML file of settings"]
-        for name in _parts():
-            lines += ["", f"{methods.describe(name)}", *help_lines(methods.part_class(name), f"{name}.")]
-        Reporter().say("\n".join(lines))
-        return None
-    return resolve(load_layers(from_command_line(words), defaults))
-
-
-def _run(words: list[str], defaults: dict[str, object], beside: str | None = None) -> None:
+def _run(words: Words, defaults: dict[str, object] | None = None, beside: str | None = None) -> None:
+    """`run [settings]`: one run, and its baseline if a job asks for one."""
     if (config := _config(words, defaults)) is None:
         return
     out, summary = _run_one(config)
@@ -152,43 +105,49 @@ def _run(words: list[str], defaults: dict[str, object], beside: str | None = Non
         )
 
 
-def _many(command: str, words: list[str], reporter: Reporter) -> None:
-    """`compare` or `sweep`: all runs of a grid, their table and their report."""
-    if {"-h", "--help"} & set(words):
-        lines = [f"  {f'--{name} …':28} {about}" for name, about in grid.LISTS.items()]
-        lines += [f"  {'--at-once':28} runs at work together; by default one per GPU, or per CPU place"]
-        lines += [f"  {'--out':28} folder of the runs and the table; the same command again goes on there", ""]
-        reporter.say("\n".join([f"raysim {command}: these, and every setting of `raysim run --help`", "", *lines]))
-        return
-    wanted = getattr(grid, command)(words)
-    from raysim.experiments.scheduler import Batch
-    from raysim.experiments.table import write_table
-    from raysim.observe.report import write_comparison
-
-    batch = Batch(wanted, reporter, on_end=lambda: write_table(wanted, batch.failed))
-    try:
-        failed = batch.run()
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("raysim: interrupted; the same command again goes on") from None
-    text = write_table(wanted, failed)
-    reporter.say(f"{text}\ntable: {wanted.folder / 'table.md'}")
-    if done := [job.folder for job in wanted.jobs if grid.finished(job)]:
-        reporter.say(f"report: {write_comparison(done, wanted.folder / 'report.html')}")
-    if failed:
-        raise RaysimError(f"{len(failed)} of {len(wanted.jobs)} runs failed; the same command again tries only them")
-
-
-def _resume(words: list[str]) -> None:
-    """`resume RUN_DIR [settings]`: its own settings, and those of where to run it."""
+def _resume(words: Words) -> None:
+    """`resume RUN_DIR [settings]`: its own settings, and those that say where and how to run it."""
     path = Path(words[0]) if words else Path()
     if not words or not (path / "config.json").exists():
         raise InputError(f"resume: '{' '.join(words[:1])}' is not a run directory; give the path a run printed")
-    settings = json.loads((path / "config.json").read_text())["settings"] | {"overwrite": False}
+    from raysim.storage.formats import read_config
+
+    source = str(path / "config.json")
+    recorded = from_record(read_config(path)["settings"], source) | {"overwrite": False}
     here = {"resume": True, "out": str(path.resolve())}
-    _run_one(resolve([(str(path / "config.json"), settings), ("command line", from_command_line(words[1:]) | here)]))
+    _run_one(resolve([(source, recorded), ("command line", from_command_line(words[1:]) | here)]))
 
 
-def _run_one(config: RunConfig) -> tuple[Path, dict]:
+def _plan(words: Words) -> None:
+    """`plan [settings]`: print the placement plan and stop."""
+    if (config := _config(words)) is None:
+        return
+    from raysim.engine.ray_runner import cluster
+    from raysim.single_run import plan_for, prepare
+
+    dataset, dealt = prepare(config)
+    with cluster.connected():
+        Reporter().say(plan_for(config, dataset, dealt).describe())
+
+
+def _config(words: Words, defaults: dict[str, object] | None = None) -> RunConfig | None:
+    """The configuration that the words ask for; None if they ask for help."""
+    if HELP & set(words):
+        Reporter().say("\n".join(_settings_help()))
+        return None
+    return resolve(load_layers(from_command_line(words), defaults or {}))
+
+
+def _settings_help() -> list[str]:
+    lines = ["settings (as --flags, or lines of a TOML file given with --config):", *help_lines(RunConfig)]
+    lines += [f"  {'--preset':28} start from a paper's settings; `raysim presets`"]
+    lines += [f"  {'--config':28} a TOML file of settings"]
+    for name in _parts():
+        lines += ["", methods.describe(name), *help_lines(methods.part_class(name), f"{name}.")]
+    return lines
+
+
+def _run_one(config: RunConfig) -> tuple[Path, dict[str, Any]]:
     from raysim.single_run import run
 
     reporter = Reporter()
@@ -201,28 +160,125 @@ def _run_one(config: RunConfig) -> tuple[Path, dict]:
     return out, summary
 
 
-def _report(words: list[str], reporter: Reporter) -> None:
-    """`report RUN_DIR…`: of one run its own page, of several one about all of them."""
+# -- many runs ---------------------------------------------------------------------------------------------------------
+
+
+def _compare(words: Words) -> None:
+    """`compare --methods A B …`: methods × seeds × partitions, and their table."""
+    from raysim.experiments import grid
+
+    _many("compare", grid.compare, words)
+
+
+def _sweep(words: Words) -> None:
+    """`sweep NAME`, or `sweep --over key=value,value …`: an ablation and its table."""
+    from raysim.experiments import grid
+
+    _many("sweep", grid.sweep, words)
+
+
+def _many(command: str, parse: Callable[[Words], Any], words: Words) -> None:
+    """All runs of a grid, their table and their report."""
+    from raysim.experiments import grid
+
+    reporter = Reporter()
+    if HELP & set(words):
+        lines = [f"  {f'--{name} …':28} {about}" for name, about in grid.LISTS.items()]
+        lines += [f"  {'--at-once':28} runs at work together; by default one per GPU, or per CPU place"]
+        lines += [f"  {'--out':28} folder of the runs and the table; the same command again goes on there", ""]
+        reporter.say("\n".join([f"raysim {command}: these, and every setting of `raysim run --help`", "", *lines]))
+        return
+    wanted = parse(words)
+    from raysim.experiments.scheduler import RunScheduler
+    from raysim.experiments.table import write_table
+    from raysim.observe.report import write_comparison
+
+    scheduler = RunScheduler(wanted, reporter, on_end=lambda: write_table(wanted, scheduler.failed))
+    try:
+        failed = scheduler.run()
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("raysim: interrupted; the same command again goes on") from None
+    reporter.say(f"{write_table(wanted, failed)}\ntable: {wanted.folder / 'table.md'}")
+    if done := [job.folder for job in wanted.jobs if grid.finished(job)]:
+        reporter.say(f"report: {write_comparison(done, wanted.folder / 'report.html')}")
+    if failed:
+        raise RaysimError(f"{len(failed)} of {len(wanted.jobs)} runs failed; the same command again tries only them")
+
+
+def _report(words: Words) -> None:
+    """`report RUN_DIR… [--out PAGE]`: of one run its own page, of several one about all of them."""
     from raysim.observe.report import write_comparison, write_report
 
     first = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
     paths, flags = words[:first] or [""], from_command_line(words[first:])
     if flags.keys() - {"out"}:
         raise InputError(f"report: unknown flag {flag(min(flags.keys() - {'out'}))}; there is only --out PAGE")
-    write = write_comparison if len(paths) > 1 else lambda paths, out: write_report(paths[0], out)
-    reporter.say(f"wrote {write(paths, flags.get('out'))}")
+    out = take(flags, "out")
+    written = write_comparison(paths, out) if len(paths) > 1 else write_report(paths[0], out)
+    Reporter().say(f"wrote {written}")
 
 
-def _plan(words: list[str], reporter: Reporter) -> None:
-    if (config := _config(words, {})) is None:
-        return
-    from raysim.engine.ray_runner import cluster
-    from raysim.single_run import plan_for, prepare
-
-    dataset, dealt = prepare(config)
-    with cluster.connected():
-        reporter.say(plan_for(config, dataset, dealt).describe())
+# -- listings ----------------------------------------------------------------------------------------------------------
 
 
-if __name__ == "__main__":
-    leave(main())
+def _methods(words: Words) -> None:
+    _list([(name, methods.describe(name)) for name in methods.names()])
+
+
+def _datasets(words: Words) -> None:
+    from raysim.data import catalogue
+
+    _list(catalogue())
+
+
+def _models(words: Words) -> None:
+    from raysim import models
+
+    _list(models.names())
+
+
+def _presets(words: Words) -> None:
+    _list([(name, preset.about) for name, preset in PRESETS.items()])
+
+
+def _sweeps(words: Words) -> None:
+    from raysim.experiments.sweeps import SWEEPS
+
+    _list([(name, sweep.about) for name, sweep in SWEEPS.items()])
+
+
+def _list(entries: list[tuple[str, str]]) -> None:
+    width = max(len(name) for name, _ in entries)
+    Reporter().say("\n".join(f"  {name:{width}} {about}" for name, about in entries))
+
+
+def _settings(words: Words) -> None:
+    """Every setting in Markdown: a table for the run, and one for each part of a method."""
+    sections = [
+        "# Settings\n\nWritten by `make docs` from the program. Each is a flag, a line of a TOML file (a part's in a "
+        "table with\nits name) and may be in a preset; `--preset NAME` and `--config FILE` come first, later ones win.",
+        markdown_table(RunConfig),
+    ]
+    for name in _parts():
+        sections += [f"## {name}\n\n{methods.describe(name)}", markdown_table(methods.part_class(name), f"{name}.")]
+    sys.stdout.write("\n\n".join(sections) + "\n")
+
+
+def _parts() -> list[str]:
+    return [name for name in methods.names() if name != "fedavg" and name not in methods.ALIASES]
+
+
+COMMANDS: dict[str, tuple[str, Callable[[Words], None]]] = {
+    "run": ("run a simulation", _run),
+    "resume": ("go on with a run that was interrupted: resume RUN_DIR", _resume),
+    "compare": ("methods × seeds × partitions on one cluster, and their table: --methods A B --seeds 0 1 …", _compare),
+    "sweep": ("an ablation: sweep NAME, or sweep --over key=value,value …", _sweep),
+    "plan": ("print the placement plan of a configuration and stop", _plan),
+    "report": ("write a run's HTML report again, or one page about several: report RUN_DIR… [--out PAGE]", _report),
+    "methods": ("the methods there are", _methods),
+    "datasets": ("the datasets there are", _datasets),
+    "models": ("the models there are", _models),
+    "presets": ("the papers' settings by name", _presets),
+    "sweeps": ("the papers' ablations by name", _sweeps),
+    "settings": ("every setting, as docs/settings.md", _settings),
+}
