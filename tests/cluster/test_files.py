@@ -5,12 +5,14 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import jsonschema
 import pytest
 import ray
 import yaml
+from packaging.requirements import Requirement
 from ray.scripts.scripts import start as ray_start
 
 CLUSTER = Path(__file__).parents[2] / "cluster"
@@ -183,6 +185,21 @@ def test_one_image_for_all_with_the_pinned_ray_and_not_as_root():
             assert (CLUSTER.parent / words[2]).exists()
     texts = "".join((CLUSTER / name).read_text() for name in LAUNCHER + KUBERAY)
     assert set(re.findall(r"image: (\S+)", texts)) == {"registry.example.com/raysim:1"}
+
+
+def test_the_image_has_what_the_package_needs_at_versions_it_allows_and_no_tools_for_tests():
+    assert "sed '/^# Check/,$d' requirements.txt > run.txt" in (CLUSTER / "Dockerfile").read_text()
+    project = tomllib.loads((CLUSTER.parent / "pyproject.toml").read_text())["project"]
+    run, check = (CLUSTER.parent / "requirements.txt").read_text().split("\n# Check\n")
+    for part, ranges in [(run, project["dependencies"]), (check, project["optional-dependencies"]["dev"])]:
+        pins = {r.name: r for r in map(Requirement, re.findall(r"^[a-z]\S+", part, re.MULTILINE))}
+        allowed = {r.name: r for r in map(Requirement, ranges)}
+        assert pins.keys() - {"setuptools"} == allowed.keys()
+        for name, wanted in allowed.items():
+            (pin,) = pins[name].specifier
+            assert pin.operator == "=="
+            assert wanted.specifier.contains(pin.version), name
+            assert pins[name].extras == wanted.extras
 
 
 def test_slurm_asks_for_one_task_per_node():
