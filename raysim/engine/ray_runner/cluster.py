@@ -17,6 +17,7 @@ from ray.job_config import JobConfig
 
 from raysim.engine.ray_runner.orphan_watch import HEAD_GONE, connect
 from raysim.engine.ray_runner.plan import Node
+from raysim.engine.ray_runner.ray_internals import draining_nodes
 from raysim.engine.signals import end_now
 from raysim.errors import RaysimError
 
@@ -119,7 +120,7 @@ def _check_listening(address: str) -> None:
 
 def draining() -> set[str]:
     """Nodes that are there but about to go (preempted, scaled down): Ray starts nothing on them any more."""
-    return set(ray._private.state.state.get_draining_nodes())  # as Ray Train and Ray Data ask
+    return draining_nodes()
 
 
 def nodes() -> list[Node]:

@@ -10,10 +10,10 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from raysim.engine.messages import OutOfMemory
+from raysim.engine.ray_runner.actor_metrics import ActorMetrics
 from raysim.engine.ray_runner.cluster import nodes
 from raysim.engine.ray_runner.plan import Node, Plan, Slot
 from raysim.errors import PlanError
-from raysim.observe.ray_metrics import ActorMetrics
 
 PLACEMENT_SECONDS = 20
 
