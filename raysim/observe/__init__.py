@@ -1,1 +1,1 @@
-"""What one sees of a run: metrics, progress, pictures and the report."""
+"""What people see of a run: progress, metrics, pictures, trackers and the report. Most of it listens as callbacks."""

@@ -3,19 +3,39 @@
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from raysim.storage.run_directory import write_atomically
+from raysim.engine.callbacks import Callback
+from raysim.engine.simulation import Result
+from raysim.storage.files import write_atomically
 
-NAMED = 20  # classes with a legend
+NAMED = 20  # classes at most that have a legend
 
 
-def draw_features(kinds: dict[str, tuple[np.ndarray, np.ndarray]], class_names: list[str], path: Path) -> dict:
-    """One map of all features, a panel per kind (kind -> features, labels), coloured by class; as JSON beside it.
+class FeatureMap(Callback):
+    """Draws features.png and features.json where a run samples features (--tsne)."""
 
-    Gives the mean distances in the map of two points of one class and of two classes, by kind: a measure that does
-    not depend on the features' scale (FedPA's table V looks like one).
+    def __init__(self, class_names: list[str]):
+        self.class_names = class_names
+
+    def on_start(self, settings: dict[str, Any], out: Path) -> None:
+        self.out = out
+
+    def on_result(self, result: Result) -> dict[str, Any] | None:
+        if not result.features:
+            return None
+        return {"tsne": draw_features(result.features, self.class_names, self.out / "features.png")}
+
+
+def draw_features(
+    kinds: dict[str, tuple[np.ndarray, np.ndarray]], class_names: list[str], path: Path
+) -> dict[str, dict[str, float]]:
+    """Draw one map of all features, a panel per kind (kind -> features, labels), coloured by class; JSON goes beside.
+
+    Returns by kind the mean distance in the map of two points of one class (intra) and of two classes (inter): a
+    measure that does not depend on the features' scale (FedPA's table V looks like one).
     """
     from matplotlib import colormaps
     from matplotlib.figure import Figure
@@ -54,7 +74,7 @@ def draw_features(kinds: dict[str, tuple[np.ndarray, np.ndarray]], class_names: 
 
 
 def class_distances(points: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
-    """Mean distance of two points of one class, and of two classes; 0 where there are no such two."""
+    """The mean distance of two points of one class, and of two classes; 0 where there are no such two."""
     apart = np.sqrt(((points[:, None] - points) ** 2).sum(2, dtype=np.float64))
     same = labels[:, None] == labels
     pairs = same.sum() - len(labels), (~same).sum()
@@ -62,10 +82,10 @@ def class_distances(points: np.ndarray, labels: np.ndarray) -> tuple[float, floa
 
 
 def embed(groups: list[np.ndarray]) -> list[np.ndarray]:
-    """Places in the plane for all points together, given back group by group; the same for the same points."""
+    """Places in the plane for all points together, returned group by group; the same for the same points."""
     from sklearn.manifold import TSNE
 
     points = np.concatenate(groups)
-    perplexity = min(30.0, (len(points) - 1) / 3)  # it must be below their number
+    perplexity = min(30.0, (len(points) - 1) / 3)  # t-SNE wants it below the number of points
     placed = TSNE(2, perplexity=perplexity, init="pca", random_state=0).fit_transform(points)
     return np.split(placed, np.cumsum([len(g) for g in groups])[:-1])

@@ -1,30 +1,60 @@
-"""The picture of a partition: who has how much of which class."""
+"""The picture of a partition: how many samples of which class each client has."""
 
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from raysim.storage.run_directory import write_atomically
+from raysim.engine.callbacks import Callback
+from raysim.engine.simulation import Result
+from raysim.storage.background import BackgroundTask
+from raysim.storage.files import write_atomically, writing
 
-SORT_ABOVE = 200  # clients; more than these are only legible when like stands beside like
+SORT_ABOVE = 200  # clients; more of them are legible only when similar ones are neighbours
 COLUMNS = 600  # the heat map has about twice as many pixels; more clients share columns
 WRITE_UP_TO = 25  # clients and classes; in cells of that size a number is readable
+CLOSE_SECONDS = 5.0  # that an interrupted run waits, so as not to leave half a picture
 
 
-def save_labels(counts, class_names, folder: Path) -> None:
-    """labels.csv, a row of counts per client (such as `--table` takes), and their picture labels.png."""
+class LabelPicture(Callback):
+    """Draws labels.csv and labels.png beside the first rounds, since importing matplotlib alone takes a second."""
+
+    def __init__(self, counts: np.ndarray, class_names: list[str]):
+        self.counts, self.class_names = counts, class_names
+        self.drawing: BackgroundTask | None = None
+
+    def on_start(self, settings: dict[str, Any], out: Path) -> None:
+        self.drawing = BackgroundTask(self._draw, out)
+
+    def _draw(self, out: Path) -> None:
+        with writing(out / "labels.png"):
+            save_labels(self.counts, self.class_names, out)
+
+    def on_result(self, result: Result) -> None:
+        if self.drawing:
+            self.drawing.wait()
+
+    def close(self) -> None:
+        if self.drawing:
+            self.drawing.join(CLOSE_SECONDS)
+
+
+def save_labels(counts: npt.ArrayLike, class_names: Sequence[object], folder: Path) -> None:
+    """Write labels.csv, a row of counts per client (as `--table` takes it), and its picture labels.png."""
     text = "".join(f"{','.join(map(str, row))}\n" for row in np.asarray(counts).tolist())
     write_atomically(folder / "labels.csv", text.encode())
     draw_labels(counts, class_names, folder / "labels.png")
 
 
-def draw_labels(counts, class_names, path) -> None:
+def draw_labels(counts: npt.ArrayLike, class_names: Sequence[object], path: Path) -> None:
     """Draw samples per client and class (counts [clients, classes]) as a heat map under the clients' sizes.
 
-    Many clients are sorted by their largest class, the purest first, and averaged in groups. Draws on a canvas of its
-    own and not through pyplot, so any thread may call it; the file appears complete or not at all.
+    Many clients are sorted by their largest class, the purest first, and averaged in groups. It draws on a canvas of
+    its own and not through pyplot, so any thread may call it; the file appears complete or not at all.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -55,7 +85,6 @@ def draw_labels(counts, class_names, path) -> None:
     bar = figure.colorbar(mesh, ax=heat, pad=0.01, label="samples per client", format=lambda value, _: f"{value:,g}")
     bar.outline.set_visible(False)
 
-    path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         canvas.print_figure(temporary, format=path.suffix[1:] or "png", dpi=110)
@@ -65,7 +94,7 @@ def draw_labels(counts, class_names, path) -> None:
 
 
 def arrange(counts: np.ndarray, most: int = COLUMNS) -> tuple[np.ndarray, int, np.ndarray]:
-    """The columns to draw as mean counts [columns, classes], how many clients each stands for, and in which order."""
+    """The columns to draw as mean counts [columns, classes], the clients that each averages, and the clients' order."""
     clients = len(counts)
     if clients <= min(SORT_ABOVE, most):
         return counts.astype(float), 1, np.arange(clients)
@@ -77,7 +106,7 @@ def arrange(counts: np.ndarray, most: int = COLUMNS) -> tuple[np.ndarray, int, n
     return means, group, order
 
 
-def _draw_sizes(axes, sizes: np.ndarray, edges: np.ndarray) -> None:
+def _draw_sizes(axes: Any, sizes: np.ndarray, edges: np.ndarray) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes.stairs(sizes, edges, fill=True, color="#5a6f8c")
@@ -89,13 +118,13 @@ def _draw_sizes(axes, sizes: np.ndarray, edges: np.ndarray) -> None:
     axes.tick_params(bottom=False)
 
 
-def _draw_heat(axes, shown: np.ndarray, edges: np.ndarray, class_names):
+def _draw_heat(axes: Any, shown: np.ndarray, edges: np.ndarray, class_names: Sequence[object]) -> Any:
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap, LogNorm
     from matplotlib.ticker import MaxNLocator
 
     classes, clients = shown.shape[1], round(edges[-1] + 0.5)
-    # Logarithmic, and the faintest colour well apart from the white of zero: one sample and a thousand are both seen.
+    # Logarithmic, and the faintest colour well apart from the white of zero: both one sample and a thousand show.
     colours = ListedColormap(colormaps["YlGnBu"](np.linspace(0.18, 1, 256)))
     lowest = shown[shown > 0].min(initial=1)
     norm = LogNorm(lowest, max(shown.max(), 10 * lowest))
@@ -106,7 +135,7 @@ def _draw_heat(axes, shown: np.ndarray, edges: np.ndarray, class_names):
     axes.xaxis.set_major_locator(MaxNLocator(min(clients, 20), integer=True))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     ticks = range(0, classes, -(-classes // WRITE_UP_TO))
-    # Names come from datasets: a $ in them starts no formula.
+    # Names come from datasets, where a $ does not start a formula.
     axes.set_yticks(ticks, labels=[_short(str(class_names[i])) for i in ticks], parse_math=False)
     return mesh
 
@@ -115,7 +144,7 @@ def _short(name: str) -> str:
     return name if len(name) <= 20 else name[:19] + "…"
 
 
-def _write_counts(axes, counts: np.ndarray, norm) -> None:
+def _write_counts(axes: Any, counts: np.ndarray, norm: Any) -> None:
     for (client, label), count in np.ndenumerate(counts):
         if count:
             colour = "white" if norm(count) > 0.55 else "black"

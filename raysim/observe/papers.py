@@ -1,4 +1,4 @@
-"""What the papers report, to stand beside our own figures: accuracies in %, PSNR in dB."""
+"""The papers' own figures, to show beside those of our runs: accuracies in %, PSNR in dB."""
 
 from dataclasses import dataclass
 
@@ -12,18 +12,18 @@ class Figure:
     std: float | None = None
     psnr: float | None = None
 
-    def __str__(self):
+    def __str__(self) -> str:
         spread = "" if self.std is None else f" ± {self.std:.2f}"
         return f"{self.accuracy:.2f}{spread} ({self.paper})"
 
 
 def find(settings: dict[str, object]) -> list[Figure]:
-    """The papers' figures for a run's settings (config.json), by dataset, partition and method, whatever its size.
+    """The papers' figures for a run's settings: those of its dataset, partition and method, whatever its size.
 
     >>> [str(f) for f in find({"method": "fmds", "dataset": "cifar10", "partition": "dirichlet", "beta": 0.01})]
     ['33.67 ± 3.49 (HFMDS-FL table 2)']
     """
-    where = settings["dataset"], partition_name(settings), method_name(settings)
+    where = str(settings["dataset"]), partition_name(settings), method_name(settings)
     return [table[where] for table in _TABLES if where in table]
 
 
@@ -40,7 +40,7 @@ def partition_name(settings: dict[str, object]) -> str:
 
 
 def method_name(settings: dict[str, object]) -> str:
-    """The papers' name of a run's method; that FedPA's code keeps batch-norm at the clients changes no name.
+    """The papers' name of a run's method. It does not depend on `fedbn`, which FedPA's code has in every method.
 
     >>> method_name({"method": "fedpa_reference+fedbn"}), method_name({"method": "fedbn"})
     ('fedpa', 'fedavg')
@@ -51,11 +51,16 @@ def method_name(settings: dict[str, object]) -> str:
     return "+".join("fedpa" if part == "fedpa_reference" else part for part in parts) or "fedavg"
 
 
-def _table(paper: str, columns: list[tuple[str, str]], rows: dict[str, str], psnr: dict[str, str] | None = None):
-    """Cells by (dataset, partition, method) from lines of figures, each `mean` or `mean±std`."""
+Table = dict[tuple[str, str, str], Figure]  # (dataset, partition, method) -> cell
+
+
+def _table(
+    paper: str, columns: list[tuple[str, str]], rows: dict[str, str], psnr: dict[str, str] | None = None
+) -> Table:
+    """A table from a line of figures per method, each `mean` or `mean±std`, for columns of dataset and partition."""
     cells = {}
     for method, line in rows.items():
-        similar = (psnr or {}).get(method, "").split() or [None] * len(columns)
+        similar: list[str] = (psnr or {}).get(method, "").split() or [""] * len(columns)
         for (dataset, partition), cell, db in zip(columns, line.split(), similar, strict=True):
             mean, _, std = cell.partition("±")
             cells[dataset, partition, method] = Figure(

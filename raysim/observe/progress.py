@@ -1,13 +1,19 @@
-"""What a run says while it goes: plain lines, one per round, and a live bar where there is a terminal."""
+"""Progress of a run for people: a line per round, and a live bar where there is a terminal."""
+
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-RECENT = 20  # rounds the time left is estimated from
+from raysim.engine.callbacks import Callback
+from raysim.engine.round_metrics import RoundMetrics
+
+RECENT = 20  # rounds that the remaining time is estimated from
 
 
 def duration(seconds: float) -> str:
-    """42s, 3m07s, 2h05m."""
+    """A time span for people: 42s, 3m07s, 2h05m."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole}s"
@@ -16,24 +22,24 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600}h{whole % 3600 // 60:02}m"
 
 
-def round_line(line: dict, rounds: int, seconds_left: float) -> str:
-    """One round for people."""
-    words = [f"round {line['round']:>{len(str(rounds))}}/{rounds}"]
-    if line["accuracy"] is not None:
-        loss = "not finite" if line["loss"] is None else f"{line['loss']:.4f}"
-        words += [f"accuracy {100 * line['accuracy']:6.2f} %", f"loss {loss}"]
-    if line["train_loss"] is not None:
-        words += [f"train loss {line['train_loss']:.4f}"]
-    words += [f"{name} {value:.4g}" for name, value in line["terms"].items()]
-    words += [f"clients {line['clients']}", f"{line['seconds']:.2f} s", f"{duration(seconds_left)} left"]
-    if line.get("skipped"):
-        words.append(f"{line['skipped']} clients skipped")
-    if line["failures"]:
-        words.append(f"{line['failures']} failures")
+def round_line(metrics: RoundMetrics, rounds: int, seconds_left: float) -> str:
+    """A round of so many, on one line."""
+    words = [f"round {metrics.round:>{len(str(rounds))}}/{rounds}"]
+    if metrics.accuracy is not None:
+        loss = "not finite" if metrics.loss is None else f"{metrics.loss:.4f}"
+        words += [f"accuracy {100 * metrics.accuracy:6.2f} %", f"loss {loss}"]
+    if metrics.train_loss is not None:
+        words += [f"train loss {metrics.train_loss:.4f}"]
+    words += [f"{name} {value:.4g}" for name, value in metrics.terms.items()]
+    words += [f"clients {metrics.clients}", f"{metrics.seconds:.2f} s", f"{duration(seconds_left)} left"]
+    if metrics.skipped:
+        words.append(f"{metrics.skipped} clients skipped")
+    if metrics.failures:
+        words.append(f"{metrics.failures} failures")
     return "  ".join(words)
 
 
-class Reporter:
+class Reporter(Callback):
     """Prints to the terminal or the job log."""
 
     def __init__(self, console: Console | None = None):
@@ -41,30 +47,42 @@ class Reporter:
         self.bar: Progress | None = None
 
     def say(self, text: str) -> None:
+        """Print text as it is, above the bar if there is one."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
+    # -- the bar -----------------------------------------------------------------------------------------------------
+
     def start(self, rounds: int) -> None:
-        self.rounds, self.recent = rounds, []
+        """Show a bar of so many rounds, where there is a terminal."""
+        self.rounds = rounds
+        self.recent: list[float] = []  # seconds of the last rounds
         if self.console.is_terminal:
             columns = (TextColumn("rounds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
             self.bar = Progress(*columns, console=self.console, transient=True)
             self.bar.start()
             self.task = self.bar.add_task("rounds", total=rounds)
 
-    def round(self, line: dict) -> None:
-        self.recent = [*self.recent, line["seconds"]][-RECENT:]
-        left = (self.rounds - line["round"]) * sum(self.recent) / len(self.recent)
-        self.say(round_line(line, self.rounds, left))
-        self.reached(line["round"])
-
     def reached(self, rounds: int) -> None:
-        """Move the bar."""
+        """Move the bar to so many finished rounds."""
         if self.bar:
             self.bar.update(self.task, completed=rounds)
 
     def stop(self) -> None:
+        """Remove the bar."""
         if self.bar:
             self.bar.stop()
             self.bar = None
 
+    # -- as a callback of a run --------------------------------------------------------------------------------------
 
+    def on_start(self, settings: dict[str, Any], out: Path) -> None:
+        self.start(settings["rounds"])
+
+    def on_round(self, metrics: RoundMetrics) -> None:
+        self.recent = [*self.recent, metrics.seconds][-RECENT:]
+        left = (self.rounds - metrics.round) * sum(self.recent) / len(self.recent)
+        self.say(round_line(metrics, self.rounds, left))
+        self.reached(metrics.round)
+
+    def close(self) -> None:
+        self.stop()

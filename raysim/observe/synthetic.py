@@ -1,10 +1,10 @@
-"""The shared synthetic images for people and other programs: an 8-bit Parquet export, a picture beside real ones."""
+"""The shared synthetic images for people and other programs: an 8-bit Parquet file, and pictures beside real ones."""
 
 import io
 import json
 from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,30 +12,46 @@ import pyarrow.parquet as pq
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from raysim.data.federated import Federation
+from raysim.data.federated import FederatedData
+from raysim.data.normalisation import Normalisation
 from raysim.data.synthetic_tables import column, images_of
-from raysim.storage.run_directory import write_atomically
+from raysim.engine.callbacks import Callback
+from raysim.engine.simulation import Result
+from raysim.storage.files import write_atomically
+from raysim.storage.formats import SYNTHETIC_FORMAT, SYNTHETIC_KEY
 
 PER_CLASS = 4  # pairs in the picture
-CLASSES = 20  # rows at most
+CLASSES = 20  # rows of the picture at most
 
 
-def to_bytes(images: np.ndarray, federation: Federation) -> np.ndarray:
-    """Normalised images as uint8 pixels [N, C, H, W]: rounded, and cut where they leave the range."""
-    shape = (1, len(federation.mean), 1, 1)
-    mean, std = (np.array(v, dtype=np.float32).reshape(shape) for v in (federation.mean, federation.std))
-    return np.clip(np.rint(images * std + mean), 0, 255).astype(np.uint8)
+class SyntheticImages(Callback):
+    """Writes synthetic.parquet, pairs.png and synthetic.png where a method shares synthetic images."""
+
+    def __init__(self, data: FederatedData, class_names: list[str]):
+        self.data, self.class_names = data, class_names
+
+    def on_start(self, settings: dict[str, Any], out: Path) -> None:
+        self.out = out
+
+    def on_result(self, result: Result) -> None:
+        if not result.shared:
+            return
+        export(result.shared, self.data.normalisation, self.class_names, self.out / "synthetic.parquet")
+        found = [pair for table in result.shared.values() for pair in pairs_of(table, self.data)]
+        if pairs := sorted(found, key=lambda pair: pair.label):
+            save_pairs(pairs, self.out / "pairs.png")
+            draw_beside_real(pairs, self.class_names, self.out / "synthetic.png")
 
 
-def export(tables: dict[str, pa.Table], federation: Federation, class_names: list[str], path: Path) -> None:
-    """What the parts share, in Hugging Face's image layout with part, source client and round.
+def export(tables: dict[str, pa.Table], normalisation: Normalisation, class_names: list[str], path: Path) -> None:
+    """Write what the parts share in Hugging Face's image layout, with part, source client and round.
 
-    For looking at: training uses the exact floats.
+    It is for looking at: training uses the exact floats.
     """
     encoded = []
     for table in tables.values():
-        for start in range(0, table.num_rows, 1000):  # in parts: the floats are four times as large as the pixels
-            for image in to_bytes(images_of(table)[start : start + 1000], federation):
+        for start in range(0, table.num_rows, 1000):  # in slices: the floats are four times as large as the pixels
+            for image in normalisation.to_bytes(images_of(table)[start : start + 1000]):
                 buffer = io.BytesIO()
                 _picture(image).save(buffer, "PNG", compress_level=1)
                 encoded.append({"bytes": buffer.getvalue(), "path": None})
@@ -50,14 +66,15 @@ def export(tables: dict[str, pa.Table], federation: Federation, class_names: lis
     for name in ("label", "client", "round"):
         columns[name] = pa.array(np.concatenate([column(table, name) for table in tables.values()]), pa.int64())
     columns["part"] = pa.array([part for part, table in tables.items() for _ in range(table.num_rows)], pa.string())
-    content = pa.table(columns).replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    metadata = {"huggingface": json.dumps({"info": {"features": features}}), SYNTHETIC_KEY: str(SYNTHETIC_FORMAT)}
+    content = pa.table(columns).replace_schema_metadata(metadata)
     buffer = io.BytesIO()
     pq.write_table(content, buffer)
     write_atomically(path, buffer.getvalue())
 
 
 class Pair(NamedTuple):
-    """A synthetic image, and a real one of its class: of the client that made it, if it has one."""
+    """A synthetic image and a real one of its class, of the client that made it if that has one."""
 
     label: int
     client: int
@@ -66,31 +83,34 @@ class Pair(NamedTuple):
     made: np.ndarray
 
 
-def pairs_of(table: pa.Table, federation: Federation) -> list[Pair]:
-    """A few of each class of what a part shares, of different clients if there are as many."""
+def pairs_of(table: pa.Table, data: FederatedData) -> list[Pair]:
+    """A few pairs of each class of what a part shares, each of another client."""
     labels, clients, rounds = (column(table, name) for name in ("label", "client", "round"))
     found = []
-    for label in np.unique(labels[labels >= 0])[:CLASSES]:  # below 0: none
+    for label in np.unique(labels[labels >= 0])[:CLASSES]:  # negative: no label
         where = np.flatnonzero(labels == label)
         _, first = np.unique(clients[where], return_index=True)
         for i in where[np.sort(first)][:PER_CLASS]:
-            if (real := _real(federation, int(clients[i]), int(label))) is not None:
-                made = to_bytes(images_of(table)[i : i + 1], federation)[0]
+            if (real := _real(data, int(clients[i]), int(label))) is not None:
+                made = data.normalisation.to_bytes(images_of(table)[i : i + 1])[0]
                 found.append(Pair(int(label), int(clients[i]), int(rounds[i]), real, made))
     return found
 
 
-def _real(federation: Federation, client: int, label: int) -> np.ndarray | None:
-    """The client's first image of a class; if it has none (its label was a guess, the server made it), another's."""
-    for owner in [*([client] if client >= 0 else []), *range(len(federation.sizes))]:
-        x, y = federation.clients.read(owner)
+def _real(data: FederatedData, client: int, label: int) -> np.ndarray | None:
+    """The client's first image of a class, or another client's.
+
+    A client need not have one, where labels are guesses, and the server (a negative client) has no images at all.
+    """
+    for owner in [*([client] if client >= 0 else []), *range(len(data.sizes))]:
+        x, y = data.clients.read(owner)
         if len(rows := np.flatnonzero(y == label)):
             return x[rows[0]]
     return None
 
 
 def save_pairs(pairs: list[Pair], path: Path) -> None:
-    """The pairs' pixels and nothing else, one pair beside the other, real above synthetic; its text says whose."""
+    """Draw the pairs side by side, real above synthetic, pixel by pixel; the PNG's text has labels and sources."""
     facts = PngInfo()
     facts.add_text("pairs", json.dumps([[pair.label, pair.client, pair.round] for pair in pairs]))
     rows = (np.concatenate(images, axis=2) for images in ([p.real for p in pairs], [p.made for p in pairs]))
@@ -100,7 +120,7 @@ def save_pairs(pairs: list[Pair], path: Path) -> None:
 
 
 def draw_beside_real(pairs: list[Pair], class_names: list[str], path: Path) -> None:
-    """A row per class with its pairs."""
+    """Draw a row of pairs per class."""
     from matplotlib.figure import Figure
 
     present = sorted({pair.label for pair in pairs})

@@ -1,74 +1,76 @@
 """Writes a run's checkpoints in a thread of its own, while the next round runs."""
 
-from collections.abc import Callable
-from threading import Thread
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
-from raysim.storage.checkpoints import Checkpoint, Checkpoints
+from raysim.engine.checkpoint import Checkpoint
+from raysim.storage.background import BackgroundTask
+from raysim.storage.checkpoints import Checkpoints
 
 
-class Aside(Thread):
-    """Does something beside the run, from now on; `wait` raises its error.
+class ObjectStore(Protocol):
+    """What resolves references to objects: either runner of the engine."""
 
-    A daemon: it cannot keep an interrupted run alive, which may not even know of it yet.
-    """
-
-    def __init__(self, work: Callable, *arguments):
-        super().__init__(daemon=True)
-        self.work, self.arguments = work, arguments
-        self.error: Exception | None = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self.work(*self.arguments)
-        except Exception as error:  # noqa: BLE001 - raised again by `wait`, in the thread of the run
-            self.error = error
-        finally:
-            del self.work, self.arguments  # they may hold much
-
-    def wait(self) -> None:
-        self.join()
-        if self.error:
-            raise self.error
+    def get(self, reference: Any) -> Any:
+        """The object behind a reference."""
 
 
 class Saver:
-    """One checkpoint is written at a time; the next waits for it, and gets its error if there was one.
+    """Writes one checkpoint at a time; the next waits for it, and raises its error if there was one.
 
-    `metrics` gets those of so many rounds to the disk, and gives their digest.
+    `synced_metrics(rounds)` makes sure that the metrics of so many rounds are on the disk and gives their digest.
     """
 
-    def __init__(self, checkpoints: Checkpoints, runner, on_event, metrics: Callable[[int], str] = lambda rounds: ""):
-        self.checkpoints, self.runner, self.on_event, self.metrics = checkpoints, runner, on_event, metrics
-        self.thread: Aside | None = None
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        runner: ObjectStore,
+        on_event: Callable[..., None],
+        synced_metrics: Callable[[int], str] = lambda rounds: "",
+    ):
+        self.checkpoints, self.runner = checkpoints, runner
+        self.on_event, self.synced_metrics = on_event, synced_metrics
+        self.task: BackgroundTask | None = None
 
     def save(
-        self, t: int, snapshot, states: dict[int, object], shared: dict[str, object], begun: dict | None = None
+        self,
+        t: int,
+        snapshot: tuple[Any, Any],
+        states: Mapping[int, Any],
+        shared: Mapping[str, Any],
+        begun: dict[str, Any] | None = None,
     ) -> None:
-        """Snapshot, states and shared are references, or hold them."""
+        """Begin to write the checkpoint after round t. Snapshot, states and shared are references, or hold them."""
         self.wait()
-        self.thread = Aside(self._save, t, snapshot, states, shared, begun)
+        self.task = BackgroundTask(self._save, t, snapshot, states, shared, begun)
 
-    def _save(self, t, snapshot, states, shared, begun) -> None:
-        server, since = (self.runner.get(part) for part in snapshot)
-        held = {client: dict(self.runner.get(reference))[client] for client, reference in states.items()}
+    def _save(
+        self,
+        t: int,
+        snapshot: tuple[Any, Any],
+        states: Mapping[int, Any],
+        shared: Mapping[str, Any],
+        begun: dict[str, Any] | None,
+    ) -> None:
+        server, since = (self.runner.get(reference) for reference in snapshot)
+        of_clients = {client: dict(self.runner.get(reference))[client] for client, reference in states.items()}
         tables = {part: (since[part], self.runner.get(reference)) for part, reference in shared.items()}
-        self.checkpoints.save(t, server, held, tables, self.metrics(t), begun)
+        self.checkpoints.save(t, server, of_clients, tables, self.synced_metrics(t), begun)
 
     def wait(self) -> None:
-        """Until what was given is on the disk."""
-        self.finish()
-        thread, self.thread = self.thread, None
-        if thread:
-            thread.wait()
+        """Wait until the last checkpoint is on the disk, and raise its error if there was one."""
+        self.finish()  # an interrupt here must find the task still known, so that the run's end waits for it
+        task, self.task = self.task, None
+        if task:
+            task.wait()
 
     def finish(self) -> None:
-        """Until nothing is being written, whatever became of it."""
-        if self.thread:
-            self.thread.join()
+        """Wait until nothing is being written any more, with or without success."""
+        if self.task:
+            self.task.join()
 
     def load(self) -> Checkpoint | None:
-        """The last whole checkpoint; damaged ones are named in the events."""
+        """The last whole checkpoint; damaged ones are reported as events."""
         self.finish()
-        self.thread = None  # with its error: what is whole on the disk counts
+        self.task = None  # with its error: only what is on the disk counts now
         return self.checkpoints.load(lambda reason: self.on_event("checkpoint_refused", text=reason))

@@ -9,38 +9,27 @@ manifest names the older file.
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 from safetensors.numpy import load, save
 
+from raysim.engine.checkpoint import Checkpoint
 from raysim.errors import RaysimError
-from raysim.storage.run_directory import replacing, sync, write_atomically, writing
+from raysim.storage.files import replacing, sync, write_atomically, writing
+from raysim.storage.formats import MANIFEST_FORMAT, check_format, completed_settings
 
 KEPT = 2  # checkpoints; the one before the last is used where the last is damaged
-TENSOR = "tensor"  # marks an array in the JSON of a tree
+TENSOR = "tensor"  # the key that stands for an array in the JSON of a tree
 
 
 class Damaged(Exception):
-    """A checkpoint that is not what was written; says which file and why."""
+    """A file of a checkpoint is missing or not as it was written; the message says which and why."""
 
 
-@dataclass
-class Checkpoint:
-    """What was kept after round `round`."""
-
-    round: int
-    server: dict  # weights and the parts' state
-    states: list[list[tuple[int, dict]]] = field(default_factory=list)  # clients with their states, file by file
-    shared: dict[str, tuple[int, pa.Table]] = field(default_factory=dict)  # part -> round it is from, table
-    metrics: str = ""  # the digest of the rounds' lines
-    begun: dict | None = None  # what was done of the round after it, where that is between two exchanges
-
-
-def pack(tree, tensors: dict[str, np.ndarray], at: str):
+def pack(tree: Any, tensors: dict[str, np.ndarray], at: str) -> Any:
     """Nested dicts and lists as JSON, their arrays moved to `tensors` under names that begin with `at`."""
     if isinstance(tree, np.ndarray | np.generic):
         tensors[at] = np.asarray(tree, order="C")
@@ -52,49 +41,59 @@ def pack(tree, tensors: dict[str, np.ndarray], at: str):
     return tree
 
 
-def unpack(tree, tensors: dict[str, np.ndarray]):
-    """The way back; tuples have become lists."""
+def unpack(tree: Any, tensors: dict[str, np.ndarray]) -> Any:
+    """The inverse of `pack`, except that tuples have become lists."""
     if isinstance(tree, dict):
         return tensors[tree[TENSOR]] if tree.keys() == {TENSOR} else {k: unpack(v, tensors) for k, v in tree.items()}
     return [unpack(value, tensors) for value in tree] if isinstance(tree, list) else tree
 
 
 class _Hashed:
-    """A file that knows the digest of what is written to it, so that nothing is read again."""
+    """A file that computes the digest of what is written to it, so that it need not be read again."""
 
-    closed = False  # pyarrow asks
+    closed = False  # pyarrow looks at it
 
     def __init__(self, file: BinaryIO):
         self.file, self.sha = file, hashlib.sha256()
 
-    def write(self, content) -> None:
+    def write(self, content: bytes) -> None:
         self.sha.update(content)
         self.file.write(content)
 
 
 class Checkpoints:
-    """The checkpoints of one run. `identity` is what a run must share with a checkpoint to go on from it."""
+    """The checkpoints of one run. A run goes on only from a checkpoint that has the same `identity`.
 
-    def __init__(self, folder: Path, identity: dict):
+    Settings in the identity that a checkpoint does not have, because raysim got them later, count as their defaults.
+    """
+
+    def __init__(self, folder: Path, identity: dict[str, Any]):
         self.folder, self.identity = folder, identity
         self._forget()
 
     def _forget(self) -> None:
-        """Know of no checkpoint. What is known is of the last one that was written or read, and changes with it."""
+        """Start without any checkpoint. The attributes describe the last one that was written or read."""
         self.files: dict[str, str] = {}  # name -> digest
-        self.where: dict[int, list] = {}  # client -> [file, its packed state]
+        self.where: dict[int, list[Any]] = {}  # client -> [file, its packed state]
         self.shared: dict[str, str] = {}  # part -> file
         self.kept: list[set[str]] = []  # the files of the last checkpoints, their manifests among them
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def save(
-        self, t: int, server: dict, states: dict[int, dict], shared: dict[str, tuple[int, pa.Table]], metrics: str = "",
-        begun: dict | None = None,
-    ) -> None:  # fmt: skip
-        """After round t: the server's tree, states that changed, part -> (round it is from, table), metrics' digest.
+        self,
+        t: int,
+        server: dict[str, Any],
+        states: dict[int, dict[str, Any]],
+        shared: dict[str, tuple[int, pa.Table]],
+        metrics: str = "",
+        begun: dict[str, Any] | None = None,
+    ) -> None:
+        """Write the checkpoint after round t.
 
-        `begun` is what the simulation knows of the round after it, if that is in its exchanges.
+        `server` is its tree of arrays, `states` are those of clients that changed since the last checkpoint, `shared`
+        is part -> (round it is from, table), `metrics` the digest of the rounds' lines, and `begun` what was done of
+        the next round, if the run is between two of its exchanges.
         """
         if not self.kept:
             with writing(self.folder):
@@ -114,24 +113,21 @@ class Checkpoints:
             if tables.get(part) != name:
                 files[name] = self._write_table(name, table)
                 tables[part] = name
-        used = sorted({server_file, *(name for name, _ in where.values()), *tables.values()})
+        used = {name: files[name] for name in sorted({server_file, *(n for n, _ in where.values()), *tables.values()})}
         manifest = {
+            "format": MANIFEST_FORMAT,
             "round": t,
             "begun": begun,
             "identity": self.identity,
-            "files": {name: files[name] for name in used},
+            "files": used,
             "server": packed_server,
             "states": {str(client): place for client, place in where.items()},
             "shared": tables,
             "metrics": metrics,
         }
-        name, text = f"round-{stamp}.json", json.dumps(manifest)
-        # Without power a file whose folder was not synced may be gone, however well it was synced itself: so the files
-        # come before the manifest that counts on them, and the manifest before what it replaces is removed.
-        sync(self.folder)
-        write_atomically(self.folder / name, f"{_sha(text.encode())}\n{text}\n".encode())
-        sync(self.folder)
-        self.files, self.where, self.shared = manifest["files"], where, tables
+        name = f"round-{stamp}.json"
+        self._write_manifest(name, manifest)
+        self.files, self.where, self.shared = used, where, tables
         self.kept = [*self.kept, {name, *used}][-KEPT:]
         self._tidy()
 
@@ -140,15 +136,23 @@ class Checkpoints:
         return _sha(content)
 
     def _write_table(self, name: str, table: pa.Table) -> str:
-        """Straight to its file: it may be as large as the memory that is left."""
+        """Write straight to the file: the table may be as large as the memory that is left."""
         with replacing(self.folder / name) as file:
             hashed = _Hashed(file)
             with pa.ipc.new_file(hashed, table.schema) as writer:
                 writer.write_table(table)
         return hashed.sha.hexdigest()
 
+    def _write_manifest(self, name: str, manifest: dict[str, Any]) -> None:
+        # When the power fails, a file may be lost although it was synced itself, if its folder was not. So the files
+        # are on the disk before the manifest that names them, and the manifest before the older files are removed.
+        text = json.dumps(manifest)
+        sync(self.folder)
+        write_atomically(self.folder / name, f"{_sha(text.encode())}\n{text}\n".encode())
+        sync(self.folder)
+
     def _tidy(self) -> None:
-        """Remove what none of the last checkpoints names, the manifests first: they name the others."""
+        """Remove files that none of the last checkpoints names, manifests first, since they name other files."""
         named = set().union(*self.kept)
         with writing(self.folder):
             for path in sorted(self.folder.iterdir(), key=lambda path: path.suffix != ".json"):
@@ -158,7 +162,7 @@ class Checkpoints:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def load(self, refuse: Callable[[str], None] = lambda reason: None) -> Checkpoint | None:
-        """The newest whole checkpoint, or None; `refuse` is told of each damaged one that was passed over."""
+        """The newest whole checkpoint, or None; `refuse` is called with the reason for each damaged one before it."""
         self._forget()
         manifests = self.folder.glob("round-*.json")
         for path in sorted(manifests, key=_when, reverse=True):
@@ -169,22 +173,9 @@ class Checkpoints:
         return None
 
     def _read(self, path: Path) -> Checkpoint:
-        digest, _, text = self._content(path.name).partition(b"\n")
-        if not text.endswith(b"\n") or _sha(text[:-1]).encode() != digest:
-            raise Damaged("its digest does not match")
-        manifest = json.loads(text)
-        if differing := [key for key, value in self.identity.items() if manifest["identity"].get(key) != value]:
-            raise RaysimError(f"{path} was made with another {' and '.join(differing)}: the run cannot go on here")
-        tensors, tables = {}, {}
-        for name, digest in manifest["files"].items():
-            content = self._content(name)
-            if _sha(content) != digest:
-                raise Damaged(f"the digest of {name} does not match")
-            if name.endswith(".arrow"):
-                tables[name] = pa.ipc.open_file(content).read_all()
-            else:
-                tensors[name] = load(content)
-        by_file: dict[str, list[tuple[int, dict]]] = {}
+        manifest = self._read_manifest(path)
+        tensors, tables = self._read_files(manifest["files"])
+        by_file: dict[str, list[tuple[int, dict[str, Any]]]] = {}
         for client, (name, packed) in manifest["states"].items():
             by_file.setdefault(name, []).append((int(client), unpack(packed, tensors[name])))
         self.files, self.shared = manifest["files"], manifest["shared"]
@@ -199,6 +190,30 @@ class Checkpoints:
             manifest["begun"],
         )
 
+    def _read_manifest(self, path: Path) -> dict[str, Any]:
+        """Its content, if it is whole, of a format we know and of this run."""
+        digest, _, text = self._content(path.name).partition(b"\n")
+        if not text.endswith(b"\n") or _sha(text[:-1]).encode() != digest:
+            raise Damaged("its digest does not match")
+        manifest = json.loads(text)
+        check_format(path, manifest, MANIFEST_FORMAT)
+        if differing := differences(self.identity, manifest["identity"]):
+            raise RaysimError(f"{path} was made with another {' and '.join(differing)}: the run cannot go on here")
+        return manifest
+
+    def _read_files(self, digests: dict[str, str]) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, pa.Table]]:
+        """The arrays and the tables in these files, by file name."""
+        tensors, tables = {}, {}
+        for name, digest in digests.items():
+            content = self._content(name)
+            if _sha(content) != digest:
+                raise Damaged(f"the digest of {name} does not match")
+            if name.endswith(".arrow"):
+                tables[name] = pa.ipc.open_file(content).read_all()
+            else:
+                tensors[name] = load(content)
+        return tensors, tables
+
     def _content(self, name: str) -> bytes:
         try:
             return (self.folder / name).read_bytes()
@@ -206,12 +221,20 @@ class Checkpoints:
             raise Damaged(f"{name} cannot be read ({error.strerror})") from None
 
 
+def differences(identity: dict[str, Any], recorded: dict[str, Any]) -> list[str]:
+    """The keys of `identity` in which a checkpoint's recorded one differs; new settings have their defaults there."""
+    recorded = recorded | {"settings": completed_settings(recorded.get("settings", {}))}
+    if "settings" in identity:  # settings that raysim no longer has decide nothing
+        recorded["settings"] = {key: recorded["settings"].get(key) for key in identity["settings"]}
+    return [key for key, value in identity.items() if recorded.get(key) != value]
+
+
 def _sha(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
 def _when(manifest: Path) -> list[int]:
-    """Its round, and the passes done of the one after it."""
+    """What checkpoints are ordered by: the round, and the passes done of the next one."""
     return [int(number) if number.isdigit() else -1 for number in manifest.stem.split("-")[1:]]
 
 

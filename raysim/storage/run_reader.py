@@ -1,52 +1,56 @@
-"""What a run directory says, read with patience: an unfinished or older run lacks some files."""
+"""Reading a run directory again. An unfinished or older run lacks some files, and what they hold is then empty."""
 
 import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from raysim.engine.round_metrics import RoundMetrics
 from raysim.errors import InputError
 from raysim.observe.papers import partition_name
+from raysim.storage.formats import read_config, read_metrics
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory's content; what is not there is empty."""
+    """The content of a run directory."""
 
     path: Path
-    facts: dict  # config.json
-    history: list[dict] = field(default_factory=list)
-    summary: dict = field(default_factory=dict)
+    facts: dict[str, Any]  # config.json
+    history: list[RoundMetrics] = field(default_factory=list)
+    summary: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def settings(self) -> dict:
+    def settings(self) -> dict[str, Any]:
+        """Every setting by name; those that an older run did not have are the defaults of today."""
         return self.facts["settings"]
 
     @property
     def title(self) -> str:
+        """The run in a few words."""
         return f"{self.settings['method']} on {Path(str(self.settings['dataset'])).name}"
 
     @property
     def setting_text(self) -> str:
-        """The federation in words."""
+        """The clients and their data in words."""
         s = self.settings
         active = "all" if s["active"] in (None, s["clients"]) else f"{s['active']:,}"
         return f"{s['clients']:,} clients ({active} active), {dealt_text(s)}"
 
     @cached_property
-    def evaluated(self) -> list[dict]:
-        return [line for line in self.history if line.get("accuracy") is not None]
+    def evaluated(self) -> list[RoundMetrics]:
+        """The rounds in which the model was evaluated."""
+        return [metrics for metrics in self.history if metrics.accuracy is not None]
 
-    def lines(self, name: str) -> list[dict]:
-        """A file of JSON lines; a last one that a kill has cut is left out."""
-        path = self.path / name
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-        whole = text[: text.rfind("\n") + 1]
-        return [json.loads(line) for line in whole.splitlines()]
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        """The content of a file of JSON lines, without a last line that a kill has cut."""
+        return [json.loads(line) for line in _whole_lines(self.path / name)]
 
-    def json(self, name: str):
+    def json(self, name: str) -> Any:
+        """The content of a JSON file, or None where there is no such file."""
         path = self.path / name
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
@@ -57,12 +61,19 @@ class Run:
 
 
 def read_run(path: str | Path) -> Run:
-    """A run directory; an InputError if it is none."""
+    """Read a run directory; an InputError if it is none, or of a newer format."""
     path = Path(path)
     if not (path / "config.json").exists():
         raise InputError(f"'{path}' is not a run directory: it has no config.json; give the path a run printed")
-    run = Run(path, json.loads((path / "config.json").read_text(encoding="utf-8")))
-    return Run(path, run.facts, run.lines("metrics.jsonl"), run.json("summary.json") or {})
+    run = Run(path, read_config(path))
+    metrics = path / "metrics.jsonl"
+    history = [read_metrics(metrics, line) for line in _whole_lines(metrics)]
+    return Run(path, run.facts, history, run.json("summary.json") or {})
+
+
+def _whole_lines(path: Path) -> list[str]:
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return text[: text.rfind("\n") + 1].splitlines()
 
 
 def dealt_text(settings: dict) -> str:

@@ -1,5 +1,5 @@
-from raysim.engine.messages import ClientReport
 from raysim.engine.answers import misshapen
+from raysim.engine.messages import ClientReport
 from raysim.engine.work_queue import Pass
 
 

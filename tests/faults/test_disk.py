@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from raysim.cli import main
+from raysim.engine.round_metrics import RoundMetrics
 from raysim.errors import RaysimError
-from raysim.storage.run_directory import Record, replacing, write_atomically, writing
+from raysim.storage.files import replacing, write_atomically, writing
+from raysim.storage.run_directory import RunDirectory
 from tests.faults.test_resume import SETTINGS, raysim, results
 
 # The last of a flag counts.
@@ -94,14 +96,14 @@ def test_where_only_the_report_is_missing_it_says_so(tmp_path, monkeypatch, caps
 @pytest.mark.parametrize("what", ["", "checkpoints"])
 def test_a_folder_that_is_removed(tmp_path, monkeypatch, capsys, what):
     """The run directory, or its checkpoints: a later one would count on files that are gone."""
-    out, told = tmp_path / "run", Record.metrics
+    out, write = tmp_path / "run", RunDirectory.write_metrics
 
-    def tell_and_remove(self, line):
-        told(self, line)
-        if line["round"] == 3:
+    def write_and_remove(self, metrics):
+        write(self, metrics)
+        if metrics.round == 3:
             (out / what).rename(tmp_path / "elsewhere")  # at once, whatever is being written
 
-    monkeypatch.setattr(Record, "metrics", tell_and_remove)
+    monkeypatch.setattr(RunDirectory, "write_metrics", write_and_remove)
     assert main([*RUN, "--out", str(out)]) == 1
     again = f"resume {out}`" if what else "start the run again"
     one_line(capsys.readouterr().err, "No such file or directory; put that right, then", again)
@@ -154,21 +156,21 @@ def test_a_checkpoint_that_is_refused_in_the_middle_of_a_write(undisturbed, tmp_
 
 
 def test_a_line_that_does_not_fit_is_not_there_in_half(tmp_path):
-    record = Record(tmp_path)
-    record.event("short")
+    record = RunDirectory(tmp_path)
+    record.write_event("short", {})
     before = (tmp_path / "events.jsonl").read_bytes()
     error = r"events\.jsonl cannot be written: File too large"
     with files_up_to(len(before) + 10), pytest.raises(RaysimError, match=error):
-        record.event("long", text="x" * 100)  # of which the kernel takes ten bytes
+        record.write_event("long", {"text": "x" * 100})  # of which the kernel takes ten bytes
     assert (tmp_path / "events.jsonl").read_bytes() == before
-    record.event("next")
+    record.write_event("next", {})
     lines = (tmp_path / "events.jsonl").read_text().splitlines()
     assert [json.loads(line)["event"] for line in lines] == ["short", "next"]
 
 
 def test_a_line_cut_by_a_kill_goes_when_the_run_goes_on(tmp_path):
     (tmp_path / "events.jsonl").write_text('{"event": "a"}\n{"event": "b", "te')
-    Record(tmp_path, resume=True).event("c")
+    RunDirectory(tmp_path, resume=True).write_event("c", {})
     lines = (tmp_path / "events.jsonl").read_text().splitlines()
     assert [json.loads(line)["event"] for line in lines] == ["a", "c"]
 
@@ -177,29 +179,29 @@ def test_metrics_that_lost_rounds_are_not_gone_on_with(tmp_path):
     """The checkpoint is of a later round than the lines are: rounds would be done again on top of themselves."""
     (tmp_path / "metrics.jsonl").write_text('{"round": 1}\n')
     with pytest.raises(RaysimError, match=r"metrics\.jsonl has lost rounds \(1 of 2 are left\)"):
-        Record(tmp_path, resume=True).keep(2)
+        RunDirectory(tmp_path, resume=True).keep(2)
     assert (tmp_path / "metrics.jsonl").read_text() == '{"round": 1}\n'
 
 
 def test_metrics_with_a_flipped_byte_are_not_gone_on_with(tmp_path):
-    record = Record(tmp_path)
+    record = RunDirectory(tmp_path)
     for t in (1, 2, 3):
-        record.metrics({"round": t, "accuracy": 0.5})
+        record.write_metrics(RoundMetrics(t, accuracy=0.5))
     digest, path = record.synced_metrics(2), tmp_path / "metrics.jsonl"
-    assert [line["round"] for line in Record(tmp_path, resume=True).keep(2, digest)] == [1, 2]
+    assert [metrics.round for metrics in RunDirectory(tmp_path, resume=True).keep(2, digest)] == [1, 2]
     whole = path.read_bytes()
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         with pytest.raises(RaysimError, match=r"metrics\.jsonl (is damaged: its first 2 lines|has lost rounds)"):
-            Record(tmp_path, resume=True).keep(2, digest)
+            RunDirectory(tmp_path, resume=True).keep(2, digest)
 
 
 def test_the_digest_of_metrics_follows_rounds_done_again(tmp_path):
-    record, other = Record(tmp_path / "again"), Record(tmp_path / "once")
+    record, other = RunDirectory(tmp_path / "again"), RunDirectory(tmp_path / "once")
     for t in (1, 2, 3, 2, 3):
-        record.metrics({"round": t})
+        record.write_metrics(RoundMetrics(t))
     for t in (1, 2, 3):
-        other.metrics({"round": t})
+        other.write_metrics(RoundMetrics(t))
     assert record.synced_metrics(3) == other.synced_metrics(3)
     assert record.synced_metrics(2) != other.synced_metrics(3)
 

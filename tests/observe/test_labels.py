@@ -71,10 +71,11 @@ def test_threads_draw_the_same_picture(tmp_path):
 
 def test_importing_it_is_cheap_and_pyplot_is_never_used(tmp_path):
     code = f"""
+import pathlib
 import sys
 from raysim.observe.labels import draw_labels
 assert "matplotlib" not in sys.modules
-draw_labels([[1, 2], [3, 4]], "ab", {str(tmp_path / "x.png")!r})
+draw_labels([[1, 2], [3, 4]], "ab", pathlib.Path({str(tmp_path / "x.png")!r}))
 assert "matplotlib.pyplot" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)

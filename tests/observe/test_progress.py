@@ -1,13 +1,17 @@
+"""The lines of progress, and the bar where there is a terminal."""
+
 import io
+from dataclasses import replace
+from pathlib import Path
 
 from rich.console import Console
 
+from raysim.engine.round_metrics import RoundMetrics
 from raysim.observe.progress import Reporter, duration, round_line
 
-LINE = {
-    "round": 7, "accuracy": 0.4312, "loss": 1.5, "train_loss": 1.25, "terms": {"fedprox": 0.001}, "clients": 10,
-    "seconds": 2.0, "failures": 0,
-}  # fmt: skip
+METRICS = RoundMetrics(
+    round=7, accuracy=0.4312, loss=1.5, train_loss=1.25, terms={"fedprox": 0.001}, clients=10, seconds=2.0
+)
 
 
 def test_durations():
@@ -15,10 +19,10 @@ def test_durations():
 
 
 def test_a_round_on_one_line():
-    assert round_line(LINE, 50, 86.0) == (
+    assert round_line(METRICS, 50, 86.0) == (
         "round  7/50  accuracy  43.12 %  loss 1.5000  train loss 1.2500  fedprox 0.001  clients 10  2.00 s  1m26s left"
     )
-    quiet = round_line(LINE | {"accuracy": None, "loss": None, "failures": 2}, 50, 1)
+    quiet = round_line(replace(METRICS, accuracy=None, loss=None, failures=2), 50, 1)
     assert "accuracy" not in quiet
     assert quiet.endswith("2 failures")
 
@@ -27,9 +31,10 @@ def test_plain_lines_without_a_terminal_and_a_bar_with_one():
     for terminal in (False, True):
         text = io.StringIO()
         reporter = Reporter(Console(file=text, force_terminal=terminal, width=60))
-        reporter.start(50)
-        reporter.round(LINE | {"round": 1})
-        reporter.stop()
+        reporter.on_start({"rounds": 50}, Path("a-run"))
+        assert not reporter.on_round(replace(METRICS, round=1))
+        reporter.close()
+        assert reporter.bar is None
         lines = text.getvalue().splitlines()
         assert ("\x1b" in text.getvalue()) == terminal
         assert any("accuracy  43.12 %" in line and "1m38s left" in line for line in lines)

@@ -4,6 +4,8 @@ import io
 import json
 import time
 from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
@@ -14,8 +16,9 @@ from rich.console import Console
 from raysim import single_run as running
 from raysim.config import resolve
 from raysim.engine.ray_runner import cluster
+from raysim.engine.round_metrics import RoundMetrics
 from raysim.observe.progress import Reporter
-from raysim.observe.ray_metrics import COUNTERS, GAUGES, Metrics
+from raysim.observe.ray_metrics import COUNTERS, GAUGES, RayMetrics
 
 SMALL = {
     "method": "hfmds+fedpa", "dataset": "shapes", "train_size": 80, "test_size": 40, "clients": 4, "rounds": 2,
@@ -86,13 +89,14 @@ class TestOnRay:
         )
 
     def test_counters_add_up_and_a_round_without_evaluation_keeps_the_accuracy(self):
-        metrics = Metrics("made-up")
-        line = {
-            "round": 1, "accuracy": 0.5, "loss": 1.0, "train_loss": 2.0, "terms": {}, "phases": {"training": 2.0},
-            "clients": 10, "seconds": 2.5, "failures": 3, "retries": 7, "bytes_up": 10, "bytes_down": 0,
-        }  # fmt: skip
-        metrics.round(line)
-        metrics.round(line | {"round": 2, "accuracy": None, "loss": None, "failures": 1, "bytes_up": 5})
+        reporting = RayMetrics()
+        reporting.on_start({}, Path("runs/made-up"))
+        first = RoundMetrics(
+            round=1, accuracy=0.5, loss=1.0, train_loss=2.0, phases={"training": 2.0}, clients=10, seconds=2.5,
+            failures=3, retries=7, bytes_up=10,
+        )  # fmt: skip
+        reporting.on_round(first)
+        reporting.on_round(replace(first, round=2, accuracy=None, loss=None, failures=1, bytes_up=5))
         found = wait_for("made-up", "ray_raysim_failures_total", 4)
         assert found["ray_raysim_round"] == {"": 2}
         assert found["ray_raysim_accuracy"] == {"": 0.5}
@@ -103,6 +107,6 @@ class TestOnRay:
 
 
 def test_none_without_ray(tmp_path, monkeypatch):
-    monkeypatch.setattr(running, "Metrics", None)  # calling it would raise
+    monkeypatch.setattr(running, "RayMetrics", None)  # calling it would raise
     config = resolve([("test", SMALL | {"out": str(tmp_path / "run"), "in_process": True, "rounds": 1})])
     running.run(config, Reporter(Console(file=io.StringIO())))

@@ -13,6 +13,7 @@ from PIL import Image
 
 from raysim.cli import main
 from raysim.config.presets import PRESETS
+from raysim.engine.round_metrics import RoundMetrics
 from raysim.errors import InputError
 from raysim.observe.report import specs, write_comparison, write_report
 from raysim.observe.report.comparison import departures, grouped
@@ -302,7 +303,7 @@ def test_thin_keeps_the_last():
 
 
 def test_bars_average_many_rounds():
-    history = [{"round": t} for t in range(1, 302)]
+    history = [RoundMetrics(t) for t in range(1, 302)]
     spec = specs.bars(history, {"a": [float(t) for t in range(1, 302)]}, "seconds")
     assert spec["bins"][0] == [1, 3]
     assert spec["bins"][-1] == [301, 301]

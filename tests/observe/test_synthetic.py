@@ -1,4 +1,7 @@
+"""The files of shared synthetic images: a dataset that loaders read, and pairs beside real images."""
+
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -6,15 +9,12 @@ from PIL import Image
 
 from raysim.cli import main
 from raysim.data import load
-from raysim.data.federated import Chunks, Federation
+from raysim.data.federated import Chunks
+from raysim.data.normalisation import Normalisation
 from raysim.data.synthetic_tables import make_table, table_digest, tables_digest
-from raysim.observe.synthetic import export, pairs_of, save_pairs, to_bytes
+from raysim.observe.synthetic import SyntheticImages, export, pairs_of, save_pairs
 
-
-def test_pixels_come_back_rounded_and_cut():
-    federation = Federation(None, None, 2, (100.0, 50.0), (10.0, 20.0), None, None, None)
-    images = np.array([[[[0.04, 20.0]], [[-10.0, 1.0]]]], dtype=np.float32)
-    assert to_bytes(images, federation).tolist() == [[[[100, 255]], [[0, 70]]]]
+PIXELS = Normalisation((0.0,), (1.0,))  # values are pixels already
 
 
 def test_a_run_leaves_its_synthetic_images_as_a_dataset_and_a_picture(tmp_path):
@@ -30,6 +30,7 @@ def test_a_run_leaves_its_synthetic_images_as_a_dataset_and_a_picture(tmp_path):
     assert set(table["client"].to_pylist()) == set(range(5))
     assert set(table["round"].to_pylist()) == {2}
     assert set(table["part"].to_pylist()) == {"hfmds"}
+    assert table.schema.metadata[b"raysim_format"] == b"1"
     with Image.open(out / "synthetic.png") as picture:
         assert picture.width > 500
     assert "Synthetic images beside real ones" in (out / "report.html").read_text()
@@ -43,11 +44,10 @@ def test_a_run_leaves_its_synthetic_images_as_a_dataset_and_a_picture(tmp_path):
 
 
 def test_what_several_parts_share_is_all_there(tmp_path):
-    federation = Federation(None, (1, 1, 1), 2, (0.0,), (1.0,), None, None, None)
     first, second = (
         make_table(np.full((n, 1, 1, 1), 5.0, np.float32), np.ones(n, int), np.arange(n), np.full(n, 3)) for n in (2, 1)
     )
-    export({"a": first, "b": second}, federation, ["x", "y"], tmp_path / "both.parquet")
+    export({"a": first, "b": second}, PIXELS, ["x", "y"], tmp_path / "both.parquet")
     table = pq.read_table(tmp_path / "both.parquet")
     assert table.select(["label", "client", "part"]).to_pydict() == {
         "label": [1, 1, 1], "client": [0, 1, 0], "part": ["a", "a", "b"],
@@ -61,11 +61,11 @@ def test_a_pair_is_of_the_client_that_made_it_or_of_another(tmp_path):
     """Client 0 has class 1, client 1 has class 0: made by them, by the server (-1), of no class, of one nobody has."""
     chunk = (np.arange(2, dtype=np.uint8).reshape(2, 1, 1, 1) + 7, np.array([1, 0]))
     clients = Chunks([chunk], np.array([0, 0]), np.array([0, 1]), np.array([1, 2]))
-    federation = Federation(None, (1, 1, 1), 3, (0.0,), (1.0,), np.array([1, 1]), clients, None)
+    data = SimpleNamespace(normalisation=PIXELS, sizes=np.array([1, 1]), clients=clients)
     sources = [(1, 0), (0, 0), (0, -1), (-1, 0), (2, 1)]  # label, client
     labels, makers = (np.array(column) for column in zip(*sources, strict=True))
     table = make_table(np.arange(5, dtype=np.float32).reshape(5, 1, 1, 1), labels, makers, np.full(5, 4))
-    pairs = pairs_of(table, federation)
+    pairs = pairs_of(table, data)
     assert [(p.label, p.client, p.round, p.real.item(), p.made.item()) for p in pairs] == [
         (0, 0, 4, 8, 1), (0, -1, 4, 8, 2), (1, 0, 4, 7, 0),
     ]  # fmt: skip
@@ -73,3 +73,10 @@ def test_a_pair_is_of_the_client_that_made_it_or_of_another(tmp_path):
     with Image.open(tmp_path / "pairs.png") as picture:
         assert np.asarray(picture).tolist() == [[8, 8, 7], [1, 2, 0]]
         assert json.loads(picture.text["pairs"]) == [[0, 0, 4], [0, -1, 4], [1, 0, 4]]
+
+
+def test_a_run_that_shares_nothing_leaves_no_files(tmp_path):
+    callback = SyntheticImages(SimpleNamespace(), [])
+    callback.on_start({}, tmp_path)
+    assert callback.on_result(SimpleNamespace(shared={})) is None
+    assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""Callbacks hear of a run; what goes wrong in them is said and, after the start, costs nobody the run."""
+"""Trackers hear of a run; what goes wrong in them is reported and, after the start, costs nobody the run."""
 
 import importlib.util
 import json
@@ -11,7 +11,9 @@ import pytest
 
 from raysim import single_run as running
 from raysim.cli import main
-from raysim.observe.trackers import Callback, Callbacks, figures
+from raysim.engine.round_metrics import RoundMetrics
+from raysim.errors import RaysimError
+from raysim.observe.trackers import Callback, Guarded, TensorBoard, figures, load_trackers
 
 SMALL = [
     "--train-size", "60", "--test-size", "40", "--clients", "3", "--model", "small-cnn", "--rounds", "2",
@@ -90,18 +92,90 @@ def test_a_wrong_name_is_told_before_anything_starts(name, says, tmp_path, capsy
 
 def test_figures_are_the_numbers_of_a_line():
     line = {"round": 3, "accuracy": None, "loss": 1.5, "clients": 4, "terms": {"fedprox": 0.25}, "generator.fid": 2}
-    assert figures(line) == {"loss": 1.5, "clients": 4.0, "terms/fedprox": 0.25, "generator.fid": 2.0}
+    expected = {"loss": 1.5, "clients": 4.0, "terms/fedprox": 0.25, "generator.fid": 2.0}
+    assert figures(line) == expected
+    zeros = dict.fromkeys(("bytes_up", "bytes_down", "seconds", "failures", "retries"), 0.0)
+    assert figures(RoundMetrics.from_line(line)) == expected | zeros
+
+
+class Everything:
+    """Has every hook, and is no subclass of Callback; `fails` names one that raises."""
+
+    def __init__(self, fails="", answers=()):
+        self.fails, self.answers, self.calls = fails, dict(answers), []
+
+    def __getattr__(self, name):
+        if not name.startswith("on_") and name != "close":
+            raise AttributeError(name)
+
+        def hook(*arguments):
+            self.calls.append(name)
+            if name == self.fails:
+                raise ConnectionError("nobody\nat home")
+            return self.answers.get(name)
+
+        return hook
+
+
+HOOKS = ["on_start", "on_round", "on_event", "on_result", "on_end", "close"]
+
+
+def call_all(guarded, out) -> tuple:
+    guarded.on_start({}, out)
+    ends = guarded.on_round(RoundMetrics(1))
+    guarded.on_event("note", {})
+    added = guarded.on_result(None)
+    guarded.on_end({})
+    guarded.close()
+    return ends, added
+
+
+@pytest.mark.parametrize("fails", HOOKS[1:])
+def test_a_failing_hook_is_reported_once_and_only_close_follows(tmp_path, fails):
+    guarded, said = Guarded(Everything(fails)), []
+    guarded.complain = said.append
+    call_all(guarded, tmp_path)
+    reached = HOOKS[: HOOKS.index(fails) + 1]
+    assert guarded.callback.calls == [*reached, *(["close"] if fails != "close" else [])]
+    assert said == [f"--callback {__name__}:Everything.{fails}: ConnectionError: nobody at home; "
+                    "the run goes on without it"]  # fmt: skip
+
+
+def test_what_fails_at_the_start_ends_the_run(tmp_path):
+    with pytest.raises(RaysimError, match=r"Everything\.on_start: .*; put that right or leave it out"):
+        Guarded(Everything("on_start")).on_start({}, tmp_path)
+
+
+def test_answers_go_to_the_run(tmp_path):
+    """True, and nothing else, ends it; what on_result returns must fit into summary.json."""
+    willing = Everything(answers={"on_round": True, "on_result": {"a": 1}})
+    assert call_all(Guarded(willing), tmp_path) == (True, {"a": 1})
+    assert call_all(Guarded(Everything(answers={"on_round": "an id"})), tmp_path) == (False, {})
+    for wrong in ({"a": object()}, 7):
+        guarded, said = Guarded(Everything(answers={"on_result": wrong})), []
+        guarded.complain = said.append
+        assert call_all(guarded, tmp_path) == (False, {})
+        assert len(said) == 1
+
+
+def test_hooks_that_are_missing_are_left_out(tmp_path):
+    guarded = Guarded(object())
+    guarded.complain = pytest.fail
+    assert call_all(guarded, tmp_path) == (False, {})
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("tensorboard"), reason="tensorboard is not installed: pip install it")
 def test_tensorboard_reads_the_figures_and_not_those_of_rounds_done_again(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    callbacks = Callbacks(None)
-    callbacks.start({}, tmp_path)
+    (tracker,) = load_trackers(None)
+    tracker.complain = pytest.fail
+    assert isinstance(tracker.callback, TensorBoard)
+    tracker.on_start({}, tmp_path)
     for t, loss in ((1, 3.0), (2, 9.0), (3, 9.0), (2, 2.0), (3, 1.0)):  # the server was lost in between
-        callbacks.tell("on_round", {"round": t, "loss": loss, "terms": {"fedprox": t / 4}}, pytest.fail)
-    callbacks.tell("on_end", {}, pytest.fail)
+        tracker.on_round(RoundMetrics(t, loss=loss, terms={"fedprox": t / 4}))
+    tracker.on_end({})
+    tracker.close()
     read = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert [(e.step, e.value) for e in read.Scalars("loss")] == [(1, 3.0), (2, 2.0), (3, 1.0)]
     assert [e.value for e in read.Scalars("terms/fedprox")] == [0.25, 0.5, 0.75]
@@ -144,5 +218,5 @@ def test_the_example_with_mlflow_logs_a_run(tmp_path, monkeypatch):
 
 def test_none_are_made_for_a_run_that_is_finished(tmp_path, monkeypatch):
     assert main(["run", *SMALL, "--out", str(tmp_path / "run")]) == 0
-    monkeypatch.setattr(running, "Callbacks", None)  # calling it would raise
+    monkeypatch.setattr(running, "load_trackers", None)  # calling it would raise
     assert main(["run", *SMALL, "--out", str(tmp_path / "run"), "--resume"]) == 0

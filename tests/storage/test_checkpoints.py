@@ -11,7 +11,7 @@ import pytest
 
 from raysim.data.synthetic_tables import make_table, table_digest
 from raysim.errors import RaysimError
-from raysim.storage import run_directory as record
+from raysim.storage import files
 from raysim.storage.checkpoints import Checkpoints, pack, unpack
 
 IDENTITY = {"settings": {"seed": 1}, "data": "abc"}
@@ -170,7 +170,7 @@ class Steps:
         self.n, self.fail, self.taken = n, fail, []
         for name in ("mkdir", "open", "fsync", "replace", "unlink"):
             monkeypatch.setattr(os, name, self.counted(name, getattr(os, name)))
-        monkeypatch.setattr(record, "open", self.open, raising=False)
+        monkeypatch.setattr(files, "open", self.open, raising=False)
 
     def step(self, kind: str, subject) -> None:
         name = os.readlink(f"/proc/self/fd/{subject}") if isinstance(subject, int) else str(subject)

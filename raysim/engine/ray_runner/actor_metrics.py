@@ -1,17 +1,15 @@
-"""What a client actor is working on, as metrics of Ray."""
-
-from __future__ import annotations
+"""Metrics of Ray that a client actor reports about itself; those of the run are in observe/ray_metrics.py."""
 
 from ray.util.metrics import Gauge
 
 ACTOR_GAUGES = {
-    "raysim_actor_round": "the round each client actor works on",
-    "raysim_actor_client": "the client each client actor works on, the first of those it was given together",
+    "raysim_actor_round": "the round each client actor is at",
+    "raysim_actor_client": "the client each client actor is at, the first of those it was given together",
 }
 
 
 class ActorMetrics:
-    """Reports the round and the client one actor works on, from the actor's own process."""
+    """The gauges of one client actor, tagged with its run and its name."""
 
     def __init__(self, run: str, actor: str):
         self.round, self.client = (
@@ -20,6 +18,6 @@ class ActorMetrics:
         )
 
     def at(self, t: int, client: int) -> None:
-        """The actor begins work of round t, for this client."""
+        """Report the round and the client that the actor begins with now."""
         self.round.set(t)
         self.client.set(client)

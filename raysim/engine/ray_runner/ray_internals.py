@@ -1,38 +1,41 @@
-"""Ray's private calls, all in one place: tests/engine/ray_runner/test_ray_internals.py checks them against Ray."""
+"""Every use of Ray's private interfaces, in one place, so that an upgrade of Ray has one module to check.
 
-from __future__ import annotations
+tests/engine/ray_runner/test_ray_internals.py checks all of it against the installed Ray.
+
+- Draining nodes: Ray has no public call that says which nodes are about to leave. `ray.nodes()` reports them as alive,
+  but Ray starts nothing on them any more. Ray Train and Ray Data ask in the same way.
+- Job info: the dashboard's Jobs page shows the metadata that was given when a job was submitted, and Ray has no public
+  call to add to it later. It keeps the record as JSON in its internal key-value store, which we edit there.
+"""
 
 import json
-import os
+from typing import Any
 
 import ray
 from ray.experimental import internal_kv
 
-# How Ray hands a submitted job its own description, and where it keeps what the dashboard's Jobs page shows
-# (ray/dashboard/modules/job/common.py).
-JOB_CONFIG, JOB_KEY, JOB_NAMESPACE = "RAY_JOB_CONFIG_JSON_ENV_VAR", "_ray_internal_job_info_{}", b"job"
+# ray/dashboard/modules/job/common.py and ray/_private/ray_constants.py; importing those takes the dashboard's packages.
+JOB_INFO_PREFIX = "_ray_internal_job_info_"
+JOB_NAMESPACE = b"job"
+JOB_CONFIG_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # of a submitted job's environment: its own description as JSON
 
 
 def draining_nodes() -> set[str]:
-    """Nodes that are alive but about to go (preempted, scaled down); Ray starts nothing on them any more.
-
-    Ray has no public call for it; Ray Train and Ray Data ask the same way.
-    """
+    """The ids of nodes that are alive but about to leave (preempted, scaled down)."""
     return set(ray._private.state.state.get_draining_nodes())
 
 
-def add_job_metadata(metadata: dict[str, str]) -> None:
-    """Show these facts on the Jobs page for the submitted job this process is, if it is one.
+def read_job_info(submission_id: str) -> dict[str, Any] | None:
+    """What Ray keeps about a submitted job, or None if it knows no such job."""
+    kept = internal_kv._internal_kv_get(f"{JOB_INFO_PREFIX}{submission_id}", namespace=JOB_NAMESPACE)
+    return None if kept is None else json.loads(kept)
 
-    What was given at submission stays. Ray has no call to add to a job's metadata once it runs.
+
+def write_job_info(submission_id: str, info: dict[str, Any]) -> None:
+    """Replace what Ray keeps about a submitted job.
+
+    Ray writes there too, when the job's status changes: before the job's process starts and after it ends. The process
+    itself can therefore read, change and write the record without losing an update.
     """
-    if JOB_CONFIG not in os.environ:
-        return
-    given = json.loads(os.environ[JOB_CONFIG])["metadata"]
-    submission = given["job_submission_id"]
-    theirs = {k: v for k, v in given.items() if v != submission}  # Ray's own default for the name is the id
-    key = JOB_KEY.format(submission)
-    if (kept := internal_kv._internal_kv_get(key, namespace=JOB_NAMESPACE)) is not None:
-        # Ray itself writes there when the job's status changes: before this process starts, and after it ends.
-        info = json.loads(kept) | {"metadata": metadata | theirs}
-        internal_kv._internal_kv_put(key, json.dumps(info), overwrite=True, namespace=JOB_NAMESPACE)
+    key = f"{JOB_INFO_PREFIX}{submission_id}"
+    internal_kv._internal_kv_put(key, json.dumps(info), overwrite=True, namespace=JOB_NAMESPACE)

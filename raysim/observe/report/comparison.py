@@ -3,11 +3,14 @@
 import json
 import os
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from raysim.config import OPERATIONAL
 from raysim.config.presets import PRESETS
+from raysim.engine.round_metrics import RoundMetrics
 from raysim.errors import InputError
 from raysim.observe import papers
 from raysim.observe.progress import duration
@@ -15,33 +18,35 @@ from raysim.observe.report import specs
 from raysim.observe.report.page import Page, bytes_text, escape, settings_list, table, text_of
 from raysim.storage.run_reader import Run, read_run
 
-# What makes two runs comparable: the data and how it is dealt. A page has a section for each such problem.
+# Runs are comparable where these agree: the data, and how it is dealt. A page has a section for each such problem.
 PROBLEM = (
     "dataset", "train_size", "fraction", "test_size", "image_size", "partition", "beta", "classes_per_client", "table",
     "clients",
 )  # fmt: skip
-SINGLE = ("method", "seed", *OPERATIONAL)  # settings that say nothing about how a run differs from a preset
+SINGLE = ("method", "seed", *OPERATIONAL)  # settings that no preset decides
+Spread = tuple[float, float | None]  # mean and sample standard deviation, the latter of two values or more
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in their seed only."""
+    """The runs of one configuration, which differ in their seed only."""
 
     name: str
     runs: list[Run]
 
     @property
-    def settings(self) -> dict:
+    def settings(self) -> dict[str, Any]:
+        """The settings of its first run."""
         return self.runs[0].settings
 
-    def spread(self, key: str, factor: float = 1.0) -> tuple[float, float | None] | None:
-        """Mean and sample standard deviation of a figure of the finished runs' summaries."""
+    def spread(self, key: str, factor: float = 1.0) -> Spread | None:
+        """The spread of a value in the finished runs' summaries; None where no run is finished."""
         values = [factor * run.summary[key] for run in self.runs if run.summary.get(key) is not None]
         return mean_and_std(values)
 
 
-def mean_and_std(values: list[float]) -> tuple[float, float | None] | None:
-    """The latter of two values or more.
+def mean_and_std(values: list[float]) -> Spread | None:
+    """The spread of some values; None where there are none.
 
     >>> mean_and_std([1.0, 3.0])
     (2.0, 1.4142135623730951)
@@ -50,13 +55,13 @@ def mean_and_std(values: list[float]) -> tuple[float, float | None] | None:
 
 
 def write_comparison(run_dirs: list[str | Path], out: str | Path | None = None) -> Path:
-    """One page about these runs; by default comparison.html in the folder they share. Gives its path."""
+    """Write one page about these runs, by default comparison.html in the folder they share, and return its path."""
     runs = [read_run(path) for path in dict.fromkeys(map(Path, run_dirs))]
     if not runs:
         raise InputError("report: no run directory given; give the paths that runs printed")
     shared = Path(os.path.commonpath([run.path.resolve().parent for run in runs]))
     out = Path(out) if out else shared / "comparison.html"
-    problems: dict[tuple, list[Run]] = {}
+    problems: dict[tuple[Any, ...], list[Run]] = {}
     for run in runs:
         problems.setdefault(tuple(run.settings.get(key) for key in PROBLEM), []).append(run)
     datasets = dict.fromkeys(Path(str(run.settings["dataset"])).name for run in runs)
@@ -71,13 +76,13 @@ def write_comparison(run_dirs: list[str | Path], out: str | Path | None = None) 
 
 
 def grouped(runs: list[Run]) -> list[Group]:
-    """Runs of one problem by configuration, each named by its method and by what else tells it from the others."""
+    """The runs of one problem by configuration, named by the method and by further settings in which they differ."""
     kinds: dict[str, list[Run]] = {}
     for run in runs:
         identity = {k: v for k, v in run.settings.items() if k not in ("seed", *OPERATIONAL)}
         kinds.setdefault(json.dumps(identity, sort_keys=True), []).append(run)
     settings = [members[0].settings for members in kinds.values()]
-    # Of settings that two runs both have; a part's own are no difference beside a run without that part.
+    # Compared are settings that two runs both have: those of a part do not count beside a run without that part.
     varied = [
         key for key in dict.fromkeys(key for each in settings for key in each)
         if key not in SINGLE and len({json.dumps(each[key]) for each in settings if key in each}) > 1
@@ -91,15 +96,16 @@ def grouped(runs: list[Run]) -> list[Group]:
     return groups
 
 
-def departures(settings: dict) -> list[str]:
-    """How a run differs from the nearest preset of its dataset, in how samples are dealt aside; none if there is none.
+def departures(settings: dict[str, Any]) -> list[str]:
+    """The settings in which a run differs from the nearest preset of its dataset; empty if that has no preset.
 
-    One for the same method is nearest; of one for another only the settings all methods have are compared.
+    A preset for the same method is nearest. With one for another method, only settings that all methods have are
+    compared. How samples are dealt does not count: the papers have several such cases.
     """
     candidates = []
     for name, preset in PRESETS.items():
         wanted = preset.settings
-        if wanted.get("dataset") != settings["dataset"] or name.endswith("-small"):  # those are not the papers'
+        if wanted.get("dataset") != settings["dataset"] or name.endswith("-small"):  # which are not the papers'
             continue
         keys = {*wanted, "train_size", "fraction", "test_size"} - {*SINGLE, "partition", "beta", "classes_per_client"}
         another = wanted["method"] != settings["method"]
@@ -118,17 +124,17 @@ def _section(page: Page, groups: list[Group], out: Path) -> None:
     size = first.settings.get("train_size") or (
         first.settings.get("fraction") and f"{100 * first.settings['fraction']:g} % of the"
     )
-    said = f"{text_of(size)} training images. " if size else ""
-    said += "Figures are means and sample standard deviations over the seeds of runs that are otherwise the same."
-    accuracy = _bands(groups, "accuracy", "percent", 100.0, tall=True)
-    accuracy = page.chart("Test accuracy", accuracy, _band_note(groups), wide=True)
-    losses = page.chart("Test loss", _bands(groups, "loss"), "cross-entropy")
-    losses += page.chart("Local training loss", _bands(groups, "train_loss"), "cross-entropy")
-    losses += page.chart("PSNR", _bands(groups, "psnr", "decibel"))
-    losses += page.chart("Time of a round", _bands(groups, "seconds", "seconds"))
+    note = f"{text_of(size)} training images. " if size else ""
+    note += "Figures are means and sample standard deviations over the seeds of runs that are otherwise the same."
+    percent = _bands(groups, lambda m: None if m.accuracy is None else 100.0 * m.accuracy, "percent", tall=True)
+    accuracy = page.chart("Test accuracy", percent, _band_note(groups), wide=True)
+    charts = page.chart("Test loss", _bands(groups, lambda m: m.loss), "cross-entropy")
+    charts += page.chart("Local training loss", _bands(groups, lambda m: m.train_loss), "cross-entropy")
+    charts += page.chart("PSNR", _bands(groups, lambda m: m.reported.get("psnr"), "decibel"))
+    charts += page.chart("Time of a round", _bands(groups, lambda m: m.seconds, "seconds"))
     page.section(
-        f"{name}, {first.setting_text}", f"<p>{escape(said)}</p>", _table(groups), accuracy,
-        f'<div class="charts">{losses}</div>', "<h3>Runs</h3>", _runs(groups, out),
+        f"{name}, {first.setting_text}", f"<p>{escape(note)}</p>", _table(groups), accuracy,
+        f'<div class="charts">{charts}</div>', "<h3>Runs</h3>", _runs(groups, out),
     )  # fmt: skip
 
 
@@ -136,30 +142,32 @@ def _band_note(groups: list[Group]) -> str:
     return "mean over seeds; band: ± a standard deviation" if any(len(g.runs) > 1 for g in groups) else "one seed each"
 
 
-def _bands(groups: list[Group], key: str, unit: str = "number", factor: float = 1.0, tall: bool = False) -> dict | None:
-    bands = [_band(group, key, factor) | {"colour": i} for i, group in enumerate(groups)]
+def _bands(
+    groups: list[Group], read: Callable[[RoundMetrics], float | None], unit: str = "number", tall: bool = False
+) -> specs.Spec | None:
+    """A line with a band for each group, of the value that `read` finds in a round."""
+    bands = [_band(group, read) | {"colour": i} for i, group in enumerate(groups)]
     spec = specs.lines(bands, unit, tall)
     return spec and spec | {"named": True}
 
 
-def _band(group: Group, key: str, factor: float) -> dict:
-    """Mean and ± standard deviation over the seeds, at every round that one of them tells of."""
-    told: dict[int, list[float]] = {}
-    for run in group.runs:
-        for line in run.history:
-            if line.get(key) is not None:
-                told.setdefault(line["round"], []).append(factor * line[key])
-    points = specs.thin([(t, len(told[t]), *mean_and_std(told[t])) for t in sorted(told)])
-    series = {"name": group.name, "x": [t for t, *_ in points]}
-    series["y"] = [specs.significant(mean) for *_, mean, _ in points]
-    if any(std is not None for *_, std in points):
+def _band(group: Group, read: Callable[[RoundMetrics], float | None]) -> specs.Spec:
+    """Mean and ± standard deviation over the seeds, at every round for which one of them has a value."""
+    values: dict[int, list[float]] = {}
+    for metrics in (metrics for run in group.runs for metrics in run.history):
+        if (value := read(metrics)) is not None:
+            values.setdefault(metrics.round, []).append(value)
+    points = specs.thin([(t, len(values[t]), spread) for t in sorted(values) if (spread := mean_and_std(values[t]))])
+    series: specs.Spec = {"name": group.name, "x": [t for t, _, _ in points]}
+    series["y"] = [specs.significant(mean) for _, _, (mean, _) in points]
+    if any(std is not None for _, _, (_, std) in points):
         for name, sign in (("low", -1), ("high", 1)):
-            series[name] = [specs.significant(mean + sign * (std or 0.0)) for *_, mean, std in points]
-        series["n"] = [n for _, n, *_ in points]
+            series[name] = [specs.significant(mean + sign * (std or 0.0)) for _, _, (mean, std) in points]
+        series["n"] = [n for _, n, _ in points]
     return series
 
 
-def spread_text(spread: tuple[float, float | None] | None, digits: int = 2) -> str:
+def spread_text(spread: Spread | None, digits: int = 2) -> str:
     """12.34 ± 0.56, or – where there is nothing."""
     if spread is None:
         return "–"
@@ -174,37 +182,41 @@ def _table(groups: list[Group]) -> str:
     heads += ["paper %"] if reported else []
     heads += ["PSNR dB"] + ["paper dB"] * reported if similar else []
     heads += ["GFLOPs*", "sent up", "sent down", "time"]
-    best = max((group.spread("final_accuracy")[0] for group in groups if group.spread("final_accuracy")), default=None)
-    rows = []
-    for group in groups:
-        figures = papers.find(group.settings)
-        final = group.spread("final_accuracy", 100)
-        shown = spread_text(final)
-        if len(groups) > 1 and final and abs(final[0] - 100 * best) < 1e-9:
-            shown = f"<b>{shown}</b>"
-        unfinished = sum(not run.summary for run in group.runs)
-        note = f"<small>{unfinished} not finished</small>" if unfinished else ""
-        cells = [f"{escape(group.name)}{note}", str(len(group.runs)), shown]
-        cells += [spread_text(group.spread(key, 100)) for key in ("late_accuracy", "best_accuracy")]
-        if reported:
-            cells.append("<br>".join(_reported(f.accuracy, f.std, f.paper) for f in figures) or "–")
-        if similar:
-            cells.append(spread_text(group.spread("psnr")))
-            if reported:
-                cells.append("<br>".join(f"{f.psnr:.2f}" for f in figures if f.psnr is not None) or "–")
-        gflops = [sum(run.summary.get("gflops_per_client_round", {}).values()) for run in group.runs if run.summary]
-        cells.append(f"{statistics.fmean(gflops):.3g}" if gflops else "–")
-        cells += [bytes_text(total[0]) if (total := group.spread(key)) else "–" for key in ("bytes_up", "bytes_down")]
-        cells.append(duration(took[0]) if (took := group.spread("seconds")) else "–")
-        rows.append(cells)
+    finals = [final[0] for group in groups if (final := group.spread("final_accuracy", 100))]
+    best = max(finals) if len(groups) > 1 and finals else None
+    rows = [_row(group, best, similar, reported) for group in groups]
     notes = [
         f"{group.name}: {', '.join(different)}"
         for group in groups
         if papers.find(group.settings) and (different := departures(group.settings))
     ]
-    said = f" Differences from the nearest preset of a paper: {escape('; '.join(notes))}." if notes else ""
-    said = f"<p><small>* per client and round; sent and time: of a whole run, on average.{said}</small></p>"
-    return table(heads, rows, numbers=tuple(range(1, len(heads)))) + said
+    note = f" Differences from the nearest preset of a paper: {escape('; '.join(notes))}." if notes else ""
+    note = f"<p><small>* per client and round; sent and time: of a whole run, on average.{note}</small></p>"
+    return table(heads, rows, numbers=tuple(range(1, len(heads)))) + note
+
+
+def _row(group: Group, best: float | None, similar: bool, reported: bool) -> list[str]:
+    """The cells of a group; the highest accuracy (`best`, if there is anything to compare) is bold."""
+    figures = papers.find(group.settings)
+    final = group.spread("final_accuracy", 100)
+    accuracy = spread_text(final)
+    if final and best is not None and abs(final[0] - best) < 1e-9:
+        accuracy = f"<b>{accuracy}</b>"
+    unfinished = sum(not run.summary for run in group.runs)
+    note = f"<small>{unfinished} not finished</small>" if unfinished else ""
+    cells = [f"{escape(group.name)}{note}", str(len(group.runs)), accuracy]
+    cells += [spread_text(group.spread(key, 100)) for key in ("late_accuracy", "best_accuracy")]
+    if reported:
+        cells.append("<br>".join(_reported(f.accuracy, f.std, f.paper) for f in figures) or "–")
+    if similar:
+        cells.append(spread_text(group.spread("psnr")))
+        if reported:
+            cells.append("<br>".join(f"{f.psnr:.2f}" for f in figures if f.psnr is not None) or "–")
+    gflops = [sum(run.summary.get("gflops_per_client_round", {}).values()) for run in group.runs if run.summary]
+    cells.append(f"{statistics.fmean(gflops):.3g}" if gflops else "–")
+    cells += [bytes_text(total[0]) if (total := group.spread(key)) else "–" for key in ("bytes_up", "bytes_down")]
+    cells.append(duration(took[0]) if (took := group.spread("seconds")) else "–")
+    return cells
 
 
 def _reported(value: float, std: float | None, source: str) -> str:
@@ -229,12 +241,13 @@ def _runs(groups: list[Group], out: Path) -> str:
 def _common(page: Page, runs: list[Run]) -> None:
     """The settings all runs have, and those in which they differ."""
     keys = dict.fromkeys(key for run in runs for key in run.settings if key not in OPERATIONAL)
-    same, varied = {}, {}
+    same: dict[str, str] = {}
+    varied: dict[str, str] = {}
     for key in keys:
         values = dict.fromkeys(text_of(run.settings[key]) for run in runs if key in run.settings)
         if len(values) > 1:
             varied[key] = " | ".join(values)
         elif list(values) != ["–"]:
             same[key] = next(iter(values))
-    same = f"<details><summary>The same in all runs</summary>{settings_list(same)}</details>"
-    page.section("Configuration", "<p>What varies between the runs.</p>", settings_list(varied), same)
+    shared = f"<details><summary>The same in all runs</summary>{settings_list(same)}</details>"
+    page.section("Configuration", "<p>What varies between the runs.</p>", settings_list(varied), shared)

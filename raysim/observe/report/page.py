@@ -1,48 +1,50 @@
-"""The page itself: sections, tiles, tables and places for charts, put together with style and scripts."""
+"""The HTML of a page: sections, tiles, tables and places for charts, put together with style and scripts."""
 
 import html
 import json
 import math
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from raysim.errors import InputError
-from raysim.storage.run_directory import write_atomically
+from raysim.storage.files import write_atomically
 
 ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = ("base.js", "lines.js", "fields.js")
-# Whatever a dataset calls its classes, the page can load nothing and send nothing.
+# The browser then loads and sends nothing, even if the name of a dataset's class were taken for markup.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 escape = html.escape
 
 
 class Page:
-    """Collects sections and the data of their charts."""
+    """A page in the making: its sections, and the data of their charts."""
 
     def __init__(self, title: str, about: str):
         self.title = title
         self.head = [f"<h1>{escape(title)}</h1>", f"<p>{escape(about)}</p>"]
         self.sections: list[tuple[str, str]] = []
-        self.charts: dict[str, dict] = {}
+        self.charts: dict[str, dict[str, Any]] = {}
 
     def section(self, title: str, *content: str) -> None:
-        """Added only if there is something in it."""
+        """Add a section, unless all its content is empty."""
         if any(content):
             self.sections.append((title, "".join(content)))
 
-    def chart(self, title: str, spec: dict | None, note: str = "", wide: bool = False) -> str:
-        """A figure drawn from `spec` by the script of its kind; nothing where there is no spec."""
+    def chart(self, title: str, spec: dict[str, Any] | None, note: str = "", wide: bool = False) -> str:
+        """A figure that the script of its kind draws from `spec`; empty where there is no spec."""
         if spec is None:
             return ""
         name = f"c{len(self.charts)}"
         self.charts[name] = spec
-        said = f"<span>{escape(note)}</span>" if note else ""
+        caption = f"<b>{escape(title)}</b>" + (f"<span>{escape(note)}</span>" if note else "")
         return (
             f'<figure data-chart="{name}" data-kind="{spec["kind"]}"{" class=wide" if wide else ""}>'
-            f"<figcaption><b>{escape(title)}</b>{said}</figcaption></figure>"
+            f"<figcaption>{caption}</figcaption></figure>"
         )
 
     def write(self, path: Path) -> Path:
-        """As one file."""
+        """Write the page as one file, and return its path."""
         if path.is_dir():
             raise InputError(f"--out {path} is a directory; give the name of the page, e.g. {path / 'report.html'}")
         if not path.absolute().parent.is_dir():
@@ -51,6 +53,7 @@ class Page:
         return path
 
     def html(self) -> str:
+        """The whole page."""
         names = [f"s{i}" for i in range(len(self.sections))]
         titled = [(name, escape(title), text) for name, (title, text) in zip(names, self.sections, strict=True)]
         links = "".join(f'<a href="#{name}">{title}</a>' for name, title, _ in titled)
@@ -69,13 +72,13 @@ class Page:
         )
 
 
-def as_script_data(content) -> str:
-    """JSON that can stand in a script element, whatever names are in it."""
+def as_script_data(content: Any) -> str:
+    """JSON that cannot end the script element around it, whatever names are in it."""
     return json.dumps(finite(content), separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
 
 
-def finite(content):
-    """What is not a number becomes null: JSON has no word for it."""
+def finite(content: Any) -> Any:
+    """The content with None for every number that is not finite, which JSON cannot express."""
     if isinstance(content, dict):
         return {key: finite(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
@@ -84,7 +87,7 @@ def finite(content):
 
 
 def tiles(figures: list[tuple[str, str, str]]) -> str:
-    """Name, figure, what is small below it."""
+    """Figures side by side, each with its name and a note below it."""
     cells = (
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(note)}</small></dd></div>"
         for name, value, note in figures
@@ -93,14 +96,14 @@ def tiles(figures: list[tuple[str, str, str]]) -> str:
 
 
 def table(heads: list[str], rows: list[list[str]], numbers: tuple[int, ...] = ()) -> str:
-    """Rows of ready HTML; the columns in `numbers` are set to the right."""
+    """A table of cells that are HTML already; the columns in `numbers` are aligned to the right."""
     kind = [' class="number"' if i in numbers else "" for i in range(len(heads))]
     top = "".join(f"<th{kind[i]}>{escape(head)}</th>" for i, head in enumerate(heads)) if any(heads) else ""
     lines = "".join(f"<tr>{''.join(f'<td{kind[i]}>{cell}</td>' for i, cell in enumerate(row))}</tr>" for row in rows)
     return f'<div class="scroll"><table>{top and f"<thead><tr>{top}</tr></thead>"}<tbody>{lines}</tbody></table></div>'
 
 
-def settings_list(values: dict, changed: set[str] = frozenset()) -> str:
+def settings_list(values: Mapping[str, Any], changed: Collection[str] = ()) -> str:
     """Names and values in columns; those in `changed` stand out."""
     lines = (
         f"<div{' class=changed' if key in changed else ''}><dt>{escape(str(key))}</dt>"
@@ -110,8 +113,8 @@ def settings_list(values: dict, changed: set[str] = frozenset()) -> str:
     return f'<dl class="settings">{"".join(lines)}</dl>'
 
 
-def text_of(value) -> str:
-    """A value of any kind for people."""
+def text_of(value: Any) -> str:
+    """A value of any kind as people read it."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None:
@@ -126,7 +129,7 @@ def text_of(value) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """12.3 MB."""
+    """A number of bytes as people read it: 12.3 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""Synthetic images beside real ones: one picture in the page, of which every cell shows its own part."""
+"""Synthetic images beside real ones: one picture in the page, of which every cell shows another section."""
 
 import base64
 import io
@@ -9,31 +9,24 @@ from PIL import Image
 from raysim.observe.report.page import escape
 from raysim.storage.run_reader import Run
 
-PIXELS = 1_500_000  # bytes of them at most; of large images fewer are shown
+PIXELS = 1_500_000  # bytes of pixels in the page at most; of large images fewer are shown
+
+Source = tuple[int, int, int]  # of a synthetic image: label, client, round
 
 
 def image_pairs(run: Run) -> str:
-    """The pairs of pairs.png by class; nothing where there is none."""
+    """The pairs of pairs.png by class; empty where there is no such file."""
     path = run.path / "pairs.png"
     if not path.exists():
         return ""
     with Image.open(path) as picture:
-        whose, pixels = json.loads(picture.text["pairs"]), picture.convert("RGB" if picture.mode == "RGB" else "L")
-    wide, tall = pixels.width // len(whose), pixels.height
-    fit = max(1, PIXELS // (len(pixels.getbands()) * wide * tall))
-    if len(whose) > fit:  # large images: fewer of each class
-        labels = list(dict.fromkeys(label for label, _, _ in whose))
-        each = max(1, fit // len(labels))
-        chosen = [i for label in labels for i in [i for i, pair in enumerate(whose) if pair[0] == label][:each]][:fit]
-        smaller = Image.new(pixels.mode, (wide * len(chosen), tall))
-        for place, i in enumerate(chosen):
-            smaller.paste(pixels.crop((i * wide, 0, (i + 1) * wide, tall)), (place * wide, 0))
-        pixels, whose = smaller, [whose[i] for i in chosen]
+        sources, pixels = json.loads(picture.info["pairs"]), picture.convert("RGB" if picture.mode == "RGB" else "L")
+    pixels, sources = _fitting(pixels, sources)
     buffer = io.BytesIO()
     pixels.save(buffer, "PNG", optimize=True)
     names = run.facts["classes"]
     rows: dict[int, list[str]] = {}
-    for i, (label, client, t) in enumerate(whose):
+    for i, (label, client, t) in enumerate(sources):
         source = f"client {client}" if client >= 0 else "the server"
         about = escape(f"{names[label]}: a real image, and a synthetic one of {source}, made in round {t}")
         rows.setdefault(label, []).append(
@@ -46,10 +39,27 @@ def image_pairs(run: Run) -> str:
         for label, cells in rows.items()
     )
     encoded = base64.b64encode(buffer.getvalue()).decode()
-    # In a rule of its own: as a property of the elements it would be parsed once for each.
+    # In a rule of its own: as a property of the elements it would be parsed once for each of them.
     style = f"<style>.pair span {{ background-image: url(data:image/png;base64,{encoded}); }}</style>"
-    said = (
+    introduction = (
         "<p>Synthetic images beside real ones: below, an image that was shared; above, a real one of its class, of the "
         "client that made it where it has any.</p>"
     )
-    return f'{said}{style}<div class="pairs" style="--count:{len(whose)}">{"".join(blocks)}</div>'
+    return f'{introduction}{style}<div class="pairs" style="--count:{len(sources)}">{"".join(blocks)}</div>'
+
+
+def _fitting(pixels: Image.Image, sources: list[Source]) -> tuple[Image.Image, list[Source]]:
+    """The pairs that fit into the page: of large images only the first ones of each class."""
+    wide, tall = pixels.width // len(sources), pixels.height
+    fit = max(1, PIXELS // (len(pixels.getbands()) * wide * tall))
+    if len(sources) <= fit:
+        return pixels, sources
+    by_label: dict[int, list[int]] = {}
+    for i, (label, _, _) in enumerate(sources):
+        by_label.setdefault(label, []).append(i)
+    each = max(1, fit // len(by_label))
+    chosen = [i for places in by_label.values() for i in places[:each]][:fit]
+    smaller = Image.new(pixels.mode, (wide * len(chosen), tall))
+    for place, i in enumerate(chosen):
+        smaller.paste(pixels.crop((i * wide, 0, (i + 1) * wide, tall)), (place * wide, 0))
+    return smaller, [sources[i] for i in chosen]

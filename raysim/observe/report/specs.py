@@ -1,7 +1,11 @@
-"""Data of the charts, as assets/*.js draw them: small enough for a page however long the run."""
+"""The data that assets/*.js draw charts from, small enough for a page however long the run is."""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
+from raysim.engine.round_metrics import RoundMetrics
 from raysim.observe.labels import arrange
 
 POINTS = 600  # of a line; of more rounds every second, third, … is shown
@@ -12,37 +16,41 @@ SPANS = 4000  # of the strip; more are averaged in COLUMNS steps of time
 COLUMNS = 400
 ROWS = 64  # of the strip; more actors are averaged
 
+Spec = dict[str, Any]
+Work = tuple[int, float, float, int]  # actor, start and stop in seconds, number of the phase
+Item = TypeVar("Item")
+
 
 def significant(value: float | None, digits: int = 5) -> float | None:
-    """As short as a chart needs it."""
+    """The value with as many digits as a chart needs."""
     return None if value is None else float(f"{value:.{digits}g}")
 
 
-def thin(lines: list, most: int = POINTS) -> list:
-    """At most so many, evenly spaced, the last always among them."""
-    step = -(-len(lines) // most)
-    return lines[::-1][::step][::-1] if step > 1 else lines
+def thin(items: list[Item], most: int = POINTS) -> list[Item]:
+    """At most so many of the items, evenly spaced, always with the last."""
+    step = -(-len(items) // most)
+    return items[::-1][::step][::-1] if step > 1 else items
 
 
-def curve(name: str, points: list[tuple[int, float | None]], factor: float = 1.0) -> dict:
-    """A series of `lines` from (round, value)."""
+def curve(name: str, points: list[tuple[int, float | None]], factor: float = 1.0) -> Spec:
+    """A series for `lines` from pairs of round and value."""
     points = thin(points)
     values = [None if value is None else significant(factor * value) for _, value in points]
     return {"name": name, "x": [x for x, _ in points], "y": values}
 
 
-def lines(series: list[dict], unit: str = "number", tall: bool = False) -> dict | None:
+def lines(series: list[Spec], unit: str = "number", tall: bool = False) -> Spec | None:
     """Lines over rounds; None where no series has a value."""
     series = [s for s in series if any(value is not None for value in s["y"])]
     return {"kind": "lines", "x": "round", "unit": unit, "tall": tall, "series": series} if series else None
 
 
-def bars(history: list[dict], values: dict[str, list[float]], unit: str) -> dict | None:
-    """Stacked bars over rounds, name -> a value per round; without those that are always 0, None if all are."""
+def bars(history: Sequence[RoundMetrics], values: dict[str, list[float]], unit: str) -> Spec | None:
+    """Stacked bars over rounds, name -> a value per round; names that are always 0 are left out, None if all are."""
     values = {name: each for name, each in values.items() if any(each)}
     if not values:
         return None
-    rounds, group = [line["round"] for line in history], -(-len(history) // BARS)
+    rounds, group = [metrics.round for metrics in history], -(-len(history) // BARS)
     starts = range(0, len(rounds), group)
     bins = [[rounds[i], rounds[min(i + group, len(rounds)) - 1]] for i in starts]
     series = [
@@ -52,7 +60,7 @@ def bars(history: list[dict], values: dict[str, list[float]], unit: str) -> dict
     return {"kind": "bars", "x": "round", "unit": unit, "bins": bins, "series": series}
 
 
-def heat(counts: np.ndarray, class_names: list[str]) -> dict:
+def heat(counts: np.ndarray, class_names: list[str]) -> Spec:
     """Samples per client and class under the clients' sizes; many clients are sorted and averaged in groups."""
     shown, group, order = arrange(counts, max(1, CELLS // counts.shape[1]))
     named = [order[i : i + group] for i in range(0, len(order), group)]
@@ -70,9 +78,9 @@ def _clients(ids: np.ndarray) -> str:
     return f"mean of clients {', '.join(map(str, ids[:3]))}{', …' if len(ids) > 3 else ''}"
 
 
-def scatter(points: dict[str, dict], class_names: list[str]) -> dict | None:
-    """The t-SNE map: kind -> x, y, label."""
-    panels = []
+def scatter(points: dict[str, Spec], class_names: list[str]) -> Spec | None:
+    """The t-SNE map from kind -> x, y and label of its points; None where there is no point."""
+    panels: list[Spec] = []
     for kind, each in points.items():
         chosen = thin(list(range(len(each["x"]))), DOTS)
         panels.append({"name": kind} | {key: [each[key][i] for i in chosen] for key in ("x", "y", "label")})
@@ -86,13 +94,13 @@ def scatter(points: dict[str, dict], class_names: list[str]) -> dict | None:
     }  # fmt: skip
 
 
-def strip(timeline: list[dict], phases: list[str]) -> dict | None:
-    """When which actor worked: rounds one after the other, without what lay between them."""
-    told = {line["round"]: line for line in timeline}  # of a round that was done again the last counts
-    rounds = [told[t] for t in sorted(told)]
+def strip(timeline: list[Spec], phases: list[str]) -> Spec | None:
+    """When which actor worked: rounds one after the other, without the time between them."""
+    by_round = {line["round"]: line for line in timeline}  # of a round that was repeated the last line counts
+    rounds = [by_round[t] for t in sorted(by_round)]
     begins = np.concatenate([[0.0], np.cumsum([line["seconds"] for line in rounds])])
     phases = list(dict.fromkeys([*phases, *(phase for line in rounds for phase in line["spans"])]))
-    work = [
+    work: list[Work] = [
         (actor, begin + start, begin + stop, phases.index(phase))
         for line, begin in zip(rounds, begins, strict=False)
         for phase, spans in line["spans"].items()
@@ -114,15 +122,15 @@ def strip(timeline: list[dict], phases: list[str]) -> dict | None:
     }  # fmt: skip
 
 
-def _exact(work: list[tuple], actors: list[int]) -> list[list]:
-    rows: dict[int, list] = {actor: [] for actor in actors}
+def _exact(work: list[Work], actors: list[int]) -> list[list[Any]]:
+    rows: dict[int, list[Any]] = {actor: [] for actor in actors}
     for actor, start, stop, phase in sorted(work, key=lambda each: each[1]):
         rows[actor].append([round(start, 4), round(stop, 4), phase, 1])
     return list(rows.values())
 
 
-def _averaged(work: list[tuple], actors: list[int], phases: int, end: float) -> tuple[list[str], list[list]]:
-    """The share of each step of time in which the actors of a row were busy, with what they did most."""
+def _averaged(work: list[Work], actors: list[int], phases: int, end: float) -> tuple[list[str], list[list[Any]]]:
+    """The share of each step of time in which the actors of a row were busy, with the phase that took most of it."""
     group = -(-len(actors) // ROWS)
     place = {actor: i // group for i, actor in enumerate(actors)}
     shares = np.zeros((place[actors[-1]] + 1, COLUMNS, phases))

@@ -1,0 +1,45 @@
+"""Ray's private interfaces that raysim uses are there in the installed Ray, and do what raysim needs."""
+
+import pytest
+import ray
+from ray._private import ray_constants
+from ray._private.runtime_env import constants
+from ray.experimental import internal_kv
+
+from raysim.engine.ray_runner import cluster, ray_internals
+
+
+def test_the_names_exist():
+    assert callable(ray._private.state.state.get_draining_nodes)
+    assert callable(internal_kv._internal_kv_get)
+    assert callable(internal_kv._internal_kv_put)
+
+
+def test_keys_and_names_are_rays_own():
+    assert ray_constants.KV_NAMESPACE_JOB == ray_internals.JOB_NAMESPACE
+    assert constants.RAY_JOB_CONFIG_JSON_ENV_VAR == ray_internals.JOB_CONFIG_VARIABLE
+    common = pytest.importorskip("ray.dashboard.modules.job.common")
+    assert common.JobInfoStorageClient.JOB_DATA_KEY_PREFIX == ray_internals.JOB_INFO_PREFIX
+
+
+@pytest.mark.usefixtures("local_ray")
+class TestOnALiveRay:
+    def test_no_node_is_draining(self):
+        assert ray_internals.draining_nodes() == set()
+        assert len(cluster.nodes()) == 1
+
+    def test_a_jobs_info_comes_back_as_written_and_under_rays_key(self):
+        assert ray_internals.read_job_info("raysubmit_none") is None
+        info = {"status": "RUNNING", "entrypoint": "python a.py", "metadata": {"job_name": "é"}}
+        ray_internals.write_job_info("raysubmit_test", info)
+        assert ray_internals.read_job_info("raysubmit_test") == info
+        ray_internals.write_job_info("raysubmit_test", info | {"metadata": {}})
+        assert ray_internals.read_job_info("raysubmit_test") == info | {"metadata": {}}
+
+    def test_rays_own_client_reads_what_was_written(self):
+        common = pytest.importorskip("ray.dashboard.modules.job.common")
+        info = common.JobInfo(status=common.JobStatus.RUNNING, entrypoint="python a.py", metadata={"a": "b"})
+        ray_internals.write_job_info("raysubmit_theirs", info.to_json())
+        key = common.JobInfoStorageClient.JOB_DATA_KEY.format(job_id="raysubmit_theirs")
+        assert internal_kv._internal_kv_exists(key, namespace=ray_constants.KV_NAMESPACE_JOB)
+        assert common.JobInfo.from_json(ray_internals.read_job_info("raysubmit_theirs")) == info
