@@ -40,7 +40,7 @@ def kept_of(workload: Workload, per_client: int) -> Kept:
     from raysim.engine.in_process import InProcess
     from raysim.engine.simulation import Simulation
     from raysim.single_run import prepare
-    from raysim.storage.checkpoint_writer import Saver
+    from raysim.storage.checkpoint_writer import CheckpointWriter
 
     short = {
         "rounds": 1, "active": workload.clients, "local_steps": 1, "dataset": "shapes", "test_size": CLASSES,
@@ -52,7 +52,7 @@ def kept_of(workload: Workload, per_client: int) -> Kept:
     try:
         data = federation(config, *prepare(config), runner.put)
         _, model_bytes = runner.start(data)
-        Simulation(config, data, runner, model_bytes, Saver(kept, runner, None)).run()
+        Simulation(config, data, runner, model_bytes, CheckpointWriter(kept, runner, None)).run()
     finally:
         runner.stop()
     return kept

@@ -185,7 +185,7 @@ def listeners(
         LabelPicture(prepared.counts, prepared.class_names),
         SyntheticImages(data, prepared.class_names),
         FeatureMap(prepared.class_names),
-        Profiles(with_ray),
+        *([Profiles(with_ray)] if config.profile else []),
         *([RayMetrics()] if with_ray and config.metrics else []),
         reporter,
         ReportWriter(),
@@ -225,7 +225,7 @@ def simulate(
         return Simulation(config, data, runner, actors.model_bytes).run(callbacks.on_round, history)
     identity = {"settings": config.identity(), "data": data.digest(), "device": actors.fingerprints[0]}
     checkpoints = Checkpoints(directory.path / "checkpoints", identity)
-    writer = CheckpointWriter(checkpoints, runner, directory.synced_metrics)
+    writer = CheckpointWriter(checkpoints, runner, runner.on_event, directory.synced_metrics)
     checkpoint = writer.load() if config.resume else None
     history = directory.keep(checkpoint.round, checkpoint.metrics) if checkpoint else directory.keep(0)
     if checkpoint:

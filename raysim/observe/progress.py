@@ -1,13 +1,19 @@
 """Progress of a run for people: a line per round, and a live bar where there is a terminal."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from raysim.engine.callbacks import Callback
 from raysim.engine.round_metrics import RoundMetrics
+from raysim.privacy.figures import describe
+
+if TYPE_CHECKING:
+    from raysim.engine.simulation import Result
 
 RECENT = 20  # rounds that the remaining time is estimated from
 
@@ -76,6 +82,7 @@ class Reporter(Callback):
     # -- as a callback of a run --------------------------------------------------------------------------------------
 
     def on_start(self, settings: dict[str, Any], out: Path) -> None:
+        self.out = out
         self.start(settings["rounds"])
 
     def on_round(self, metrics: RoundMetrics) -> None:
@@ -83,6 +90,12 @@ class Reporter(Callback):
         left = (self.rounds - metrics.round) * sum(self.recent) / len(self.recent)
         self.say(round_line(metrics, self.rounds, left))
         self.reached(metrics.round)
+
+    def on_result(self, result: Result) -> None:
+        if result.privacy:
+            self.say(f"privacy: {describe(result.privacy)}")
+        if result.profiles:
+            self.say(f"profile: {self.out / 'profile'}")
 
     def close(self) -> None:
         self.stop()

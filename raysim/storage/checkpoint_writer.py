@@ -15,7 +15,7 @@ class ObjectStore(Protocol):
         """The object behind a reference."""
 
 
-class Saver:
+class CheckpointWriter:
     """Writes one checkpoint at a time; the next waits for it, and raises its error if there was one.
 
     `synced_metrics(rounds)` makes sure that the metrics of so many rounds are on the disk and gives their digest.

@@ -14,7 +14,7 @@ from raysim.data.synthetic_tables import table_digest
 from raysim.engine.ray_runner import cluster
 from raysim.engine.ray_runner import lifecycle as crew
 from raysim.engine.ray_runner.plan import make_plan
-from raysim.storage.checkpoint_writer import Saver
+from raysim.storage.checkpoint_writer import CheckpointWriter
 from raysim.storage.checkpoints import Checkpoints
 from tests.simulate import SYNTHESIS, comparable, configure, simulate, simulate_on_ray, told_to
 
@@ -38,7 +38,7 @@ def three_nodes():
 
 def keeping(folder):
     """Makes what keeps a run's checkpoints in the folder."""
-    return lambda runner: Saver(Checkpoints(folder / "checkpoints", {}), runner, runner.on_event)
+    return lambda runner: CheckpointWriter(Checkpoints(folder / "checkpoints", {}), runner, runner.on_event)
 
 
 @pytest.mark.usefixtures("three_nodes")

@@ -4,7 +4,7 @@ import pytest
 
 from raysim.data.synthetic_tables import table_digest
 from raysim.engine.messages import ServerLost
-from raysim.storage.checkpoint_writer import Saver
+from raysim.storage.checkpoint_writer import CheckpointWriter
 from raysim.storage.checkpoints import Checkpoints
 from tests.simulate import SYNTHESIS, comparable, simulate, simulate_on_ray
 
@@ -12,7 +12,7 @@ SETTINGS = SYNTHESIS | {"rounds": 4, "active": 10}
 
 
 def saver_in(folder):
-    return lambda runner: Saver(Checkpoints(folder / "checkpoints", {}), runner, lambda kind, **details: None)
+    return lambda runner: CheckpointWriter(Checkpoints(folder / "checkpoints", {}), runner, lambda kind, **details: None)
 
 
 @pytest.mark.usefixtures("local_ray")
