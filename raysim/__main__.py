@@ -8,15 +8,14 @@ from pathlib import Path
 from rich.console import Console
 
 from raysim import methods
-from raysim.config import RunConfig, load_layers, resolve
-from raysim.config.presets import PRESETS
+from raysim.config import PRESETS, RunConfig, from_command_line, help_lines, load_layers, markdown_table, resolve, take
 from raysim.engine.ray_runner.environment import secure_local_ray
 from raysim.engine.signals import INTERRUPTED, interruptible, leave
 from raysim.errors import InputError, RaysimError
 from raysim.experiments import grid
 from raysim.experiments.sweeps import SWEEPS
 from raysim.observe.progress import Reporter, duration
-from raysim.settings import flag, from_command_line, help_lines, markdown_table, nearest
+from raysim.settings import flag, nearest
 
 COMMANDS = {
     "run": "run a simulation",
@@ -210,7 +209,7 @@ def _report(words: list[str], reporter: Reporter) -> None:
     if flags.keys() - {"out"}:
         raise InputError(f"report: unknown flag {flag(min(flags.keys() - {'out'}))}; there is only --out PAGE")
     write = write_comparison if len(paths) > 1 else lambda paths, out: write_report(paths[0], out)
-    reporter.say(f"wrote {write(paths, flags.get('out'))}")
+    reporter.say(f"wrote {write(paths, take(flags, 'out'))}")
 
 
 def _plan(words: list[str], reporter: Reporter) -> None:

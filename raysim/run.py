@@ -11,7 +11,7 @@ from raysim import models
 from raysim.config import RunConfig
 from raysim.data import Dataset, load
 from raysim.data.federated_writer import federation, release_memory
-from raysim.data.partition import Partition, partition, read_table
+from raysim.data.partitions import Partition
 from raysim.data.synthetic_tables import tables_digest
 from raysim.engine.ray_runner import cluster
 from raysim.engine.ray_runner.plan import Plan, make_plan
@@ -34,16 +34,12 @@ from raysim.storage.run_directory import Record, run_directory, writing
 
 def prepare(config: RunConfig) -> tuple[Dataset, Partition]:
     """Load and deal the data, checking on the way everything that can be wrong with it."""
-    table = read_table(config.table) if config.table else None
     dataset = load(
         config.dataset, data=config.data, download=config.download, image_size=config.image_size,
         train_size=config.train_size, fraction=config.fraction, test_size=config.test_size, seed=config.seed,
     )  # fmt: skip
     models.check(config.model, dataset.shape, dataset.classes)
-    dealt = partition(
-        dataset.train.y, dataset.classes, kind=config.partition, clients=config.clients, seed=config.seed,
-        beta=config.beta, classes_per_client=config.classes_per_client, table=table,
-    )  # fmt: skip
+    dealt = config.partitioner().deal(dataset.train.y, dataset.classes, config.clients, config.seed)
     return dataset, dealt
 
 

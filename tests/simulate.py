@@ -5,7 +5,6 @@ import numpy as np
 from raysim.config import resolve
 from raysim.data import Dataset, Split
 from raysim.data.federated_writer import federation
-from raysim.data.partition import partition
 from raysim.data.synthetic_tables import table_digest
 from raysim.engine.in_process import InProcess
 from raysim.engine.ray_runner import cluster
@@ -48,10 +47,7 @@ def simulate(
     """Run in this process, or on another runner; `saver(runner)` makes what keeps its checkpoints."""
     config = configure(**settings)
     dataset = dataset or blobs()
-    dealt = partition(
-        dataset.train.y, dataset.classes, kind=config.partition, clients=config.clients, seed=config.seed,
-        beta=config.beta, classes_per_client=config.classes_per_client,
-    )  # fmt: skip
+    dealt = config.partitioner().deal(dataset.train.y, dataset.classes, config.clients, config.seed)
     runner = runner or InProcess()
     try:
         data = federation(config, dataset, dealt, runner.put)

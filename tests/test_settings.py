@@ -1,9 +1,7 @@
 import pytest
 
-from raysim.config import RunConfig, load_layers, resolve
-from raysim.config.presets import PRESETS
+from raysim.config import PRESETS, RunConfig, from_command_line, from_toml, help_lines, load_layers, resolve
 from raysim.errors import InputError
-from raysim.settings import from_command_line, from_toml, help_lines
 
 
 def from_words(*words: str) -> RunConfig:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from raysim.data import partitions
 from raysim.errors import InputError
-from raysim.observe.papers import partition_name
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,4 @@ def read_run(path: str | Path) -> Run:
 
 def dealt_text(settings: dict) -> str:
     """How the samples were dealt, in words."""
-    if settings["partition"] == "classes":
-        count = settings["classes_per_client"]
-        return f"{count} class{'es' * (count > 1)} per client"
-    return {"dirichlet": f"Dirichlet {settings['beta']:g}"}.get(settings["partition"], partition_name(settings))
+    return partitions.from_settings(settings).words()

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raysim.data.partition import TABLES, Partition, deal_test, partition, read_table
+from raysim.data.partition import Partition, deal_test, partition
+from raysim.data.partitions.table import TABLES, read_table
 from raysim.errors import InputError
 
 quick = settings(deadline=None, max_examples=150)

@@ -6,8 +6,8 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
-from raysim.config import OPERATIONAL
-from raysim.config.presets import PRESETS
+from raysim.config import PRESETS, RunConfig
+from raysim.data import partitions
 from raysim.errors import InputError
 from raysim.observe import papers
 from raysim.observe.progress import duration
@@ -17,9 +17,9 @@ from raysim.storage.run_reader import Run, read_run
 
 # What makes two runs comparable: the data and how it is dealt. A page has a section for each such problem.
 PROBLEM = (
-    "dataset", "train_size", "fraction", "test_size", "image_size", "partition", "beta", "classes_per_client", "table",
-    "clients",
+    "dataset", "train_size", "fraction", "test_size", "image_size", "partition", *partitions.own_settings(), "clients",
 )  # fmt: skip
+OPERATIONAL = RunConfig.operational()
 SINGLE = ("method", "seed", *OPERATIONAL)  # settings that say nothing about how a run differs from a preset
 
 
@@ -101,7 +101,7 @@ def departures(settings: dict) -> list[str]:
         wanted = preset.settings
         if wanted.get("dataset") != settings["dataset"] or name.endswith("-small"):  # those are not the papers'
             continue
-        keys = {*wanted, "train_size", "fraction", "test_size"} - {*SINGLE, "partition", "beta", "classes_per_client"}
+        keys = {*wanted, "train_size", "fraction", "test_size"} - {*SINGLE, "partition", *partitions.own_settings()}
         another = wanted["method"] != settings["method"]
         different = [
             f"{key} {text_of(settings.get(key))}" + (f" (not {text_of(wanted[key])})" if key in wanted else "")
