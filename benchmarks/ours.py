@@ -32,12 +32,11 @@ def settings(workload: Workload) -> dict[str, object]:
 def watch(run, turns: Turns, workload: Workload, data: str | None) -> type:
     """Give the run its images, time the phases of its rounds; the reporter that takes turns."""
     from raysim.data import Dataset, Split
-    from raysim.data.partition import partition
 
     def prepare(config):
         x, y = pixels(workload, data)
         named = Dataset("benchmark", tuple(map(str, range(CLASSES))), Split(x, y), Split(x[:100], y[:100]))
-        return named, partition(y, CLASSES, kind=config.partition, clients=config.clients, seed=config.seed)
+        return named, config.partitioner().deal(y, CLASSES, config.clients, config.seed)
 
     class Watched(run.Simulation):
         """Knows how long each phase of a round took."""

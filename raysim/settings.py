@@ -1,50 +1,83 @@
-"""Flags, TOML files and presets become frozen dataclasses here, by one path and with one kind of message.
+"""What a setting is: a dataclass field that is also a flag, a line of a TOML file and a value in a preset.
 
-A setting is a dataclass field made with `setting(default, help)`. Each source is a layer (where, values); later
-layers win. Values are strings from the command line, typed from TOML and presets; both go through `convert`.
+`setting(default, help)` declares one. Its values are strings on the command line and typed in TOML files and presets;
+`convert` reads both.
 """
 
 import dataclasses
 import difflib
 import math
-import tomllib
 import types
 import typing
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from raysim.errors import InputError
 
-Layer = tuple[str, dict[str, object]]  # where it comes from ("command line", a file, a preset), key -> value
+WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
-def setting(default, help: str, minimum=None, above=None, maximum=None):
-    """A dataclass field that is also a flag: its default, one line of help, and the range it must be in."""
-    return dataclasses.field(
-        default=default, metadata={"help": help, "minimum": minimum, "above": above, "maximum": maximum}
-    )
+def setting(
+    default: Any,
+    help: str,
+    minimum: float | None = None,
+    above: float | None = None,
+    maximum: float | None = None,
+    *,
+    choices: Callable[[], Iterable[str]] | None = None,
+    decides_result: bool = True,
+) -> Any:
+    """A dataclass field that is also a flag: its default, one line of help, and the values it accepts.
+
+    `choices` gives the accepted words where they are found at run time; otherwise annotate the field with a Literal.
+    `decides_result=False` marks a setting that changes where or how a run is done, but not its result.
+    """
+    limits = {"minimum": minimum, "above": above, "maximum": maximum}
+    metadata = {"help": help, "choices": choices, "decides_result": decides_result, **limits}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def setting_fields(cls: Any) -> dict[str, dataclasses.Field[Any]]:
+    """The fields of a dataclass that are settings, by name."""
+    return {field.name: field for field in dataclasses.fields(cls) if "help" in field.metadata}
+
+
+def as_dict(config: Any) -> dict[str, object]:
+    """The settings of a dataclass as plain values."""
+    return {name: getattr(config, name) for name in setting_fields(config)}
 
 
 def flag(key: str) -> str:
+    """A setting's key as it is written on the command line.
+
+    >>> flag("batch_size")
+    '--batch-size'
+    """
     return "--" + key.replace("_", "-")
 
 
-def nearest(name: str, known, otherwise: str = "") -> str:
-    """`; did you mean 'x'?`, or what else to say where nothing is near."""
+def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """`; did you mean 'x'?`, or `otherwise` if no known name is similar."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean '{close[0]}'?" if close else otherwise
 
 
-def convert(field: dataclasses.Field, value, where: str, key: str):
-    """The value as the field's type and in its range, or an InputError that names the source and the flag."""
-    kinds = [field.type] if not isinstance(field.type, types.UnionType) else list(typing.get_args(field.type))
-    optional = type(None) in kinds
-    kind = next(k for k in kinds if k is not type(None))
+def is_switch(field: dataclasses.Field[Any]) -> bool:
+    """Whether the setting is true or false, so that its flag needs no value."""
+    return field.type is bool
+
+
+def convert(field: dataclasses.Field[Any], value: object, where: str, key: str) -> Any:
+    """The value in the field's type and range; an InputError names its source (`where`) and the flag."""
+    kind, optional = _kind(field)
     text = str(value).strip()
     if optional and (value is None or text.lower() == "none"):
         return None
-    bad = InputError(f"{where}: {flag(key)} must be {_describe(kind, optional)}, not {text!r}")
-    if typing.get_origin(kind) is typing.Literal:
-        if text not in typing.get_args(kind):
+    choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else _choices(field)
+    expected = ("one of " + ", ".join(choices) if choices else WORDS[kind]) + (" or none" if optional else "")
+    bad = InputError(f"{where}: {flag(key)} must be {expected}, not {text!r}")
+    if choices:
+        if text not in choices:
             raise bad
         return text
     if kind is bool:
@@ -63,81 +96,29 @@ def convert(field: dataclasses.Field, value, where: str, key: str):
         raise bad from None
     if not math.isfinite(number):
         raise bad
-    limits = field.metadata
-    for broken, rule in (
-        (limits["minimum"] is not None and number < limits["minimum"], f"at least {limits['minimum']}"),
-        (limits["above"] is not None and number <= limits["above"], f"above {limits['above']}"),
-        (limits["maximum"] is not None and number > limits["maximum"], f"at most {limits['maximum']}"),
-    ):
-        if broken:
-            raise InputError(f"{where}: {flag(key)} must be {rule}, not {text}")
+    if rule := _broken_limit(field, number):
+        raise InputError(f"{where}: {flag(key)} must be {rule}, not {text}")
     return number
 
 
-def _describe(kind, optional: bool) -> str:
-    words = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-    named = words.get(kind) or "one of " + ", ".join(typing.get_args(kind))
-    return named + (" or none" if optional else "")
+def _kind(field: dataclasses.Field[Any]) -> tuple[Any, bool]:
+    """The field's type without None, and whether None is allowed."""
+    kinds = list(typing.get_args(field.type)) if isinstance(field.type, types.UnionType) else [field.type]
+    return next(kind for kind in kinds if kind is not type(None)), type(None) in kinds
 
 
-def from_command_line(arguments: list[str]) -> dict[str, object]:
-    """`--key value`, `--key=value`, `--switch`, `--no-switch` as a dict; keys with underscores."""
-    values: dict[str, object] = {}
-    rest = list(arguments)
-    while rest:
-        word = rest.pop(0)
-        if not word.startswith("--") or len(word) == 2:
-            raise InputError(f"command line: '{word}' is not a flag; settings are written --name value")
-        key, equals, value = word[2:].partition("=")
-        if not equals:
-            # A value may be negative (-0.5) but never starts with two dashes.
-            value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
-        if value == "true" and key.startswith("no-"):
-            key, value = key[3:], "false"
-        values[key.replace("-", "_")] = value
-    return values
+def _choices(field: dataclasses.Field[Any]) -> tuple[str, ...]:
+    find = field.metadata["choices"]
+    return tuple(find()) if find else ()
 
 
-def from_toml(path: str) -> dict[str, object]:
-    """A TOML file: settings at the top level, a part's own in a table named after it."""
-    try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"--config {path}: {error.strerror}; give the path of a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"--config {path}: not valid TOML: {' '.join(str(error).split())}") from None
-    values: dict[str, object] = {}
-    for key, value in content.items():
-        if isinstance(value, dict):
-            values |= {f"{key}.{inner}".replace("-", "_"): v for inner, v in value.items()}
-        else:
-            values[key.replace("-", "_")] = value
-    return values
-
-
-def as_dict(config) -> dict[str, object]:
-    """The settings of a dataclass as plain values."""
-    return {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if "help" in f.metadata}
-
-
-def markdown_table(cls, prefix: str = "") -> str:
-    """The settings as a table: flag, default, meaning."""
-    rows = ["| flag | default | |", "|---|---|---|"]
-    for field in dataclasses.fields(cls):
-        if "help" in field.metadata:
-            default = "" if field.default is None else f"`{field.default}`"
-            rows.append(
-                f"| `{flag(prefix + field.name)}` | {default} | {field.metadata['help'].replace('|', '&#124;')} |"
-            )
-    return "\n".join(rows)
-
-
-def help_lines(cls, prefix: str = "") -> list[str]:
-    """One line of help per setting."""
-    lines = []
-    for field in dataclasses.fields(cls):
-        if "help" not in field.metadata:
-            continue
-        default = "" if field.default is None else f" (default {field.default})"
-        lines.append(f"  {flag(prefix + field.name):28} {field.metadata['help']}{default}")
-    return lines
+def _broken_limit(field: dataclasses.Field[Any], number: float) -> str | None:
+    """The limit that the number exceeds, in words."""
+    minimum, above, maximum = (field.metadata[name] for name in ("minimum", "above", "maximum"))
+    if minimum is not None and number < minimum:
+        return f"at least {minimum}"
+    if above is not None and number <= above:
+        return f"above {above}"
+    if maximum is not None and number > maximum:
+        return f"at most {maximum}"
+    return None

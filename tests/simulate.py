@@ -5,7 +5,6 @@ import numpy as np
 from raysim.config import resolve
 from raysim.data import Dataset, Split
 from raysim.data.federated import FederatedData
-from raysim.data.partition import partition
 from raysim.data.synthetic_tables import table_digest
 from raysim.engine.in_process import InProcess
 from raysim.engine.ray_runner import cluster
@@ -45,10 +44,7 @@ def configure(**settings):
 
 def federated(config, dataset: Dataset, put=lambda value: value) -> FederatedData:
     """The dataset dealt and stored as this configuration asks."""
-    dealt = partition(
-        dataset.train.y, dataset.classes, kind=config.partition, clients=config.clients, seed=config.seed,
-        beta=config.beta, classes_per_client=config.classes_per_client,
-    )  # fmt: skip
+    dealt = config.partitioner().deal(dataset.train.y, dataset.classes, config.clients, config.seed)
     return store(config, dataset, dealt, put)
 
 

@@ -4,8 +4,7 @@ import re
 import sys
 from pathlib import Path
 
-from raysim.config import load_layers, resolve
-from raysim.settings import from_command_line
+from raysim.config import from_command_line, load_layers, resolve
 from tests.simulate import blobs, simulate
 
 ROOT = Path(__file__).parents[1]

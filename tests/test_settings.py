@@ -1,104 +1,69 @@
+"""A single setting: its declaration, and the values it accepts."""
+
+from dataclasses import dataclass
+from typing import Literal
+
 import pytest
 
-from raysim.config import RunConfig, load_layers, resolve
-from raysim.config.presets import PRESETS
 from raysim.errors import InputError
-from raysim.settings import from_command_line, from_toml, help_lines
+from raysim.settings import as_dict, convert, flag, is_switch, nearest, setting, setting_fields
 
 
-def from_words(*words: str) -> RunConfig:
-    return resolve(load_layers(from_command_line(list(words)), {}))
+@dataclass(frozen=True)
+class Example:
+    count: int = setting(3, "a number", minimum=1, maximum=9)
+    rate: float | None = setting(None, "a rate", above=0)
+    kind: Literal["a", "b"] = setting("a", "a kind")
+    found: str = setting("x", "one that is found", choices=lambda: ["x", "y"])
+    name: str = setting("", "a name", decides_result=False)
+    on: bool = setting(False, "a switch")
+    hidden: int = 0
 
 
-def test_flags_in_all_their_spellings():
-    config = from_words("--batch-size=32", "--lr", "1e-3", "--no-download", "--overwrite", "--data", "none")
-    assert (config.batch_size, config.lr, config.data) == (32, 1e-3, None)
-    assert (config.download, config.overwrite) == (False, True)
+FIELDS = setting_fields(Example)
 
 
-def test_later_layers_win(tmp_path):
-    file = tmp_path / "run.toml"
-    file.write_text('clients = 7\nlr = 1\nmethod = "fedprox"\n[fedprox]\nmu = 0.3\n')
-    words = {"preset": "fedavg-cifar10", "config": str(file), "lr": "0.5", "active": "7"}
-    config = resolve(load_layers(words, {"rounds": 9, "seed": 4}))
-    assert (config.seed, config.rounds, config.clients, config.lr, config.parts[0].mu) == (4, 100, 7, 0.5, 0.3)
-
-
-def test_saying_epochs_takes_back_the_steps_of_an_earlier_layer():
-    config = resolve([("preset", {"local_steps": 20}), ("command line", {"local_epochs": "2"})])
-    assert (config.local_steps, config.local_epochs) == (None, 2)
-    assert resolve([]).local_epochs == 1
-
-
-def test_settings_of_a_part_a_later_method_left_out_are_ignored_but_not_if_asked_for():
-    layers = [("preset x", {"method": "fedprox", "fedprox.mu": 1.0}), ("command line", {"method": "fedavg"})]
-    assert resolve(layers).parts == ()
-    with pytest.raises(InputError, match=r"--fedprox.mu belongs to fedprox, which is not in --method fedavg"):
-        from_words("--fedprox.mu", "1")
+def test_fields_made_by_setting_are_settings():
+    assert [*FIELDS] == [*as_dict(Example())] == ["count", "rate", "kind", "found", "name", "on"]
+    assert [name for name, field in FIELDS.items() if is_switch(field)] == ["on"]
+    assert [name for name, field in FIELDS.items() if not field.metadata["decides_result"]] == ["name"]
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("key", "value", "expected"),
     [
-        (["--metod", "fedavg"], r"unknown setting --metod; did you mean '--method'\?"),
-        (["--method", "fedprocks"], r"unknown method 'fedprocks'; did you mean 'fedprox'\?"),
-        (["--method", "no.such.module"], r"cannot import 'no.such.module'"),
-        (["--preset", "fedavg-cifr10"], r"unknown preset 'fedavg-cifr10'; did you mean 'fedavg-cifar10'\?"),
-        (["--clients", "ten"], r"--clients must be a whole number, not 'ten'"),
-        (["--clients", "1.5"], r"--clients must be a whole number"),
-        (["--clients", "0"], r"--clients must be at least 1, not 0"),
-        (["--lr", "nan"], r"--lr must be a number"),
-        (["--lr", "0"], r"--lr must be above 0"),
-        (["--fraction", "1.5"], r"--fraction must be at most 1"),
-        (["--partition", "magic"], r"--partition must be one of iid, classes, dirichlet, table, not 'magic'"),
-        (["--download", "perhaps"], r"--download must be true or false"),
-        (["--active", "5", "--clients", "3"], r"--active 5 is more than --clients 3"),
-        (["--local-epochs", "1", "--local-steps", "1"], r"give --local-epochs or --local-steps, not both"),
-        (["--partition", "table"], r"goes with --table"),
-        (["rounds", "3"], r"'rounds' is not a flag"),
-        (["--config", "nowhere.toml"], r"--config nowhere.toml: No such file"),
+        ("count", "5", 5), ("count", 5, 5), ("rate", "1e-3", 1e-3), ("rate", 1, 1.0), ("rate", "none", None),
+        ("rate", None, None), ("kind", "b", "b"), ("found", "y", "y"), ("name", " x ", " x "), ("on", "True", True),
+        ("on", False, False),
     ],
-)
-def test_wrong_words_are_named_on_one_line(words, message):
-    with pytest.raises(InputError, match=message) as caught:
-        from_words(*words)
-    assert "\n" not in str(caught.value)
+)  # fmt: skip
+def test_values_are_converted(key, value, expected):
+    assert convert(FIELDS[key], value, "here", key) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("key", "value", "message"),
     [
-        ('clients = "ten"', r"run.toml: --clients must be a whole number, not 'ten'"),
-        ("clients = true", r"--clients must be a whole number"),
-        ("clients = 2.5", r"--clients must be a whole number"),
-        ("dataset = 3", r"--dataset must be text"),
-        ("overwrite = 1", r"--overwrite must be true or false"),
-        ("clints = 3", r"run.toml: unknown setting --clints; did you mean '--clients'"),
-        ("clients = ", r"run.toml: not valid TOML"),
+        ("count", "x", "here: --count must be a whole number, not 'x'"),
+        ("count", 1.5, "here: --count must be a whole number, not '1.5'"),
+        ("count", True, "here: --count must be a whole number, not 'True'"),
+        ("count", "0", "here: --count must be at least 1, not 0"),
+        ("count", "10", "here: --count must be at most 9, not 10"),
+        ("rate", "0", "here: --rate must be above 0, not 0"),
+        ("rate", "inf", "here: --rate must be a number or none, not 'inf'"),
+        ("kind", "c", "here: --kind must be one of a, b, not 'c'"),
+        ("found", "z", "here: --found must be one of x, y, not 'z'"),
+        ("name", 3, "here: --name must be text, not '3'"),
+        ("on", "yes", "here: --on must be true or false, not 'yes'"),
     ],
 )
-def test_a_wrong_file_is_named_on_one_line(tmp_path, text, message):
-    file = tmp_path / "run.toml"
-    file.write_text(text)
-    with pytest.raises(InputError, match=message) as caught:
-        resolve([("run.toml", from_toml(str(file)))])
-    assert "\n" not in str(caught.value)
+def test_wrong_values_are_one_line(key, value, message):
+    with pytest.raises(InputError) as caught:
+        convert(FIELDS[key], value, "here", key)
+    assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_resolves_and_a_flag_wins_over_it(name):
-    assert from_words("--preset", name, "--rounds", "2").rounds == 2
-    preset, settings = PRESETS[name].settings, from_words("--preset", name).settings()
-    for part in {key.partition(".")[0] for key in preset.keys() - settings}:  # one to compare methods by has theirs too
-        settings = from_words("--preset", name, "--method", part).settings() | settings
-    assert all(settings[key] == value for key, value in preset.items())
-
-
-def test_help_has_a_line_for_every_setting():
-    text = "\n".join(help_lines(RunConfig))
-    assert all(f"--{name.replace('_', '-')} " in text for name in resolve([]).settings())
-
-
-def test_resolved_settings_read_back_as_the_same_configuration():
-    config = from_words("--method", "fedprox", "--fedprox.mu", "0.2", "--active", "3")
-    assert resolve([("again", {k: v for k, v in config.settings().items() if v is not None})]) == config
+def test_names_for_people():
+    assert flag("classes_per_client") == "--classes-per-client"
+    assert nearest("fedprx", ["fedavg", "fedprox"]) == "; did you mean 'fedprox'?"
+    assert nearest("zzz", ["fedavg"], "; see the list") == "; see the list"

@@ -1,5 +1,11 @@
 """A run's configuration: its settings, and how flags, TOML files and presets resolve to one."""
 
-from raysim.config.run_config import OPERATIONAL, RunConfig, check, load_layers, resolve
+from raysim.config.help import help_lines, markdown_table
+from raysim.config.presets import PRESETS, Preset
+from raysim.config.run_config import RunConfig, check
+from raysim.config.sources import Layer, from_command_line, from_record, from_toml, load_layers, resolve, take
 
-__all__ = ["OPERATIONAL", "RunConfig", "check", "load_layers", "resolve"]
+__all__ = [
+    "PRESETS", "Layer", "Preset", "RunConfig", "check", "from_command_line", "from_record", "from_toml", "help_lines",
+    "load_layers", "markdown_table", "resolve", "take",
+]  # fmt: skip

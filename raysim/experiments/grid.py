@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raysim import methods
-from raysim.config import RunConfig, load_layers, resolve
+from raysim.config import RunConfig, from_command_line, load_layers, resolve, take
+from raysim.data import partitions
 from raysim.errors import InputError
 from raysim.experiments.sweeps import SWEEPS, Axis, Sweep
-from raysim.settings import flag, from_command_line, nearest
+from raysim.settings import flag, nearest
 from raysim.storage.run_directory import results_folder
 
 # Flags of these commands that take several values, beside the settings of a run.
 LISTS = {
     "methods": "what to compare, e.g. fedavg hfmds hfmds+fedpa",
     "seeds": "of every row, e.g. 0 1 2; the table has their mean and standard deviation",
-    "partitions": "iid, classes:2, dirichlet:0.1 or table:FILE",
+    "partitions": " or ".join(", ".join(partitions.short_forms()).rsplit(", ", 1)),
     "over": "sweep: settings and their values, e.g. hfmds.mu=0,0.5,1 lr=0.1,0.01; all combinations",
 }
-PARTITIONS = {"iid": None, "classes": "classes_per_client", "dirichlet": "beta", "table": "table"}
 
 
 @dataclass(frozen=True)
@@ -108,13 +108,7 @@ def _read(words: list[str]) -> tuple[dict[str, list[str]], dict[str, object]]:
 
 def _partitions(texts: list[str]) -> Axis:
     """`classes:2` as settings, by the name it has in a table."""
-    axis: Axis = {}
-    for text in texts:
-        kind, _, value = text.partition(":")
-        if kind not in PARTITIONS or bool(value) != bool(PARTITIONS[kind]):
-            raise InputError(f"--partitions: '{text}' is none of iid, classes:2, dirichlet:0.1, table:FILE")
-        axis[f"{kind} {value}".strip()] = {"partition": kind} | ({PARTITIONS[kind]: value} if value else {})
-    return axis
+    return dict(map(partitions.parse, texts))
 
 
 def _over(text: str) -> Axis:
@@ -130,7 +124,7 @@ def _grid(name: str, sweep: Sweep, flags: dict[str, object], seeds: list[str] | 
     """Every combination of the axes, with every seed; checked as a whole before anything starts."""
     command = name.partition("-")[0]
     flags = dict(flags)
-    out, at_once = flags.pop("out", None), _count(flags.pop("at_once", None))
+    out, at_once = take(flags, "out"), _count(take(flags, "at_once"))
     flags.pop("resume", None)  # it always does
     if flags.pop("overwrite", "false") != "false":
         raise InputError(f"{command} goes on with what is there; to begin anew give another --out")

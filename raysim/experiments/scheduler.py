@@ -21,13 +21,14 @@ import psutil
 import ray
 
 from raysim.config import RunConfig
+from raysim.data import partitions
 from raysim.engine.ray_runner import cluster
 from raysim.engine.ray_runner.plan import Node, make_plan
 from raysim.errors import InputError, PlanError
 from raysim.experiments.grid import Grid, Job, finished
 from raysim.observe.progress import Reporter, duration
-from raysim.single_run import largest_client, prepare
 from raysim.settings import as_dict, flag
+from raysim.single_run import largest_client, prepare
 from raysim.storage.run_directory import run_directory
 
 TELL_SECONDS = 60.0  # between lines that say how far it is, where there is no bar
@@ -35,8 +36,8 @@ END_SECONDS = 12.0  # that runs have to end when asked to; less than we have our
 
 # What of a configuration decides whether its data can be loaded and dealt.
 DATA_SETTINGS = (
-    "dataset", "data", "download", "image_size", "train_size", "fraction", "test_size", "partition", "clients", "beta",
-    "classes_per_client", "table", "model", "fuse",
+    "dataset", "data", "download", "image_size", "train_size", "fraction", "test_size", "partition", "clients",
+    *partitions.own_settings(), "model", "fuse",
 )  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from raysim.data import partitions
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -33,10 +35,7 @@ def partition_name(settings: dict[str, object]) -> str:
     >>> partition_name({"partition": "dirichlet", "beta": 0.1})
     'dirichlet 0.1'
     """
-    kind = str(settings["partition"])
-    detail = {"dirichlet": "beta", "classes": "classes_per_client", "table": "table"}.get(kind)
-    value = settings[detail] if detail else ""
-    return f"{kind} {value:g}" if isinstance(value, float) else f"{kind} {value}".strip()
+    return partitions.from_settings(settings).label()
 
 
 def method_name(settings: dict[str, object]) -> str:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from raysim.data import partitions
 from raysim.engine.round_metrics import RoundMetrics
 from raysim.errors import InputError
-from raysim.observe.papers import partition_name
 from raysim.storage.formats import read_config, read_metrics
 
 
@@ -78,7 +78,4 @@ def _whole_lines(path: Path) -> list[str]:
 
 def dealt_text(settings: dict) -> str:
     """How the samples were dealt, in words."""
-    if settings["partition"] == "classes":
-        count = settings["classes_per_client"]
-        return f"{count} class{'es' * (count > 1)} per client"
-    return {"dirichlet": f"Dirichlet {settings['beta']:g}"}.get(settings["partition"], partition_name(settings))
+    return partitions.from_settings(settings).words()

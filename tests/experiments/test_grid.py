@@ -5,14 +5,13 @@ import dataclasses
 import pytest
 
 from raysim import methods
-from raysim.config import load_layers, resolve
+from raysim.config import from_command_line, load_layers, resolve
 from raysim.config.presets import PRESETS
 from raysim.engine.ray_runner.plan import Node
 from raysim.errors import InputError
 from raysim.experiments import grid
 from raysim.experiments.scheduler import flags, held, merged, units
 from raysim.experiments.sweeps import SWEEPS
-from raysim.settings import from_command_line
 
 
 def compare(words: str) -> grid.Grid:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raysim.config import OPERATIONAL
-from raysim.config.presets import PRESETS
+from raysim.config import PRESETS, RunConfig
+from raysim.data import partitions
 from raysim.engine.round_metrics import RoundMetrics
 from raysim.errors import InputError
 from raysim.observe import papers
@@ -20,10 +20,10 @@ from raysim.storage.run_reader import Run, read_run
 
 # Runs are comparable where these agree: the data, and how it is dealt. A page has a section for each such problem.
 PROBLEM = (
-    "dataset", "train_size", "fraction", "test_size", "image_size", "partition", "beta", "classes_per_client", "table",
-    "clients",
+    "dataset", "train_size", "fraction", "test_size", "image_size", "partition", *partitions.own_settings(), "clients",
 )  # fmt: skip
-SINGLE = ("method", "seed", *OPERATIONAL)  # settings that no preset decides
+OPERATIONAL = RunConfig.operational()
+SINGLE = ("method", "seed", *OPERATIONAL)  # settings that say nothing about how a run differs from a preset
 Spread = tuple[float, float | None]  # mean and sample standard deviation, the latter of two values or more
 
 
@@ -107,7 +107,7 @@ def departures(settings: dict[str, Any]) -> list[str]:
         wanted = preset.settings
         if wanted.get("dataset") != settings["dataset"] or name.endswith("-small"):  # which are not the papers'
             continue
-        keys = {*wanted, "train_size", "fraction", "test_size"} - {*SINGLE, "partition", "beta", "classes_per_client"}
+        keys = {*wanted, "train_size", "fraction", "test_size"} - {*SINGLE, "partition", *partitions.own_settings()}
         another = wanted["method"] != settings["method"]
         different = [
             f"{key} {text_of(settings.get(key))}" + (f" (not {text_of(wanted[key])})" if key in wanted else "")

@@ -1,0 +1,187 @@
+"""Where settings come from: the command line, TOML files, presets and run directories; they resolve to one RunConfig.
+
+Each source is a layer (where, values); later layers win. All values take the same path and get the same messages.
+"""
+
+import tomllib
+from dataclasses import Field, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from raysim import methods
+from raysim.config.presets import PRESETS
+from raysim.config.run_config import RunConfig, check
+from raysim.errors import InputError
+from raysim.methods.base import Part
+from raysim.settings import convert, flag, is_switch, nearest, setting_fields
+
+Layer = tuple[str, dict[str, object]]  # where it comes from ("command line", a file, a preset), key -> value
+Fields = dict[str, Field[Any]]  # key -> setting; a part's keys begin with its prefix, as in fedprox.mu
+
+# A later layer that gives one of these takes back the other of an earlier layer.
+EITHER_OR = (("local_epochs", "local_steps"), ("train_size", "fraction"), ("actors", "actor_per_client"))
+
+
+@dataclass(frozen=True)
+class _Known:
+    """The settings of a run with this method: its own, and those of the method's parts by their prefix."""
+
+    method: str
+    parts: dict[str, type[Part]]
+    fields: Fields
+
+    @classmethod
+    def of(cls, method: str) -> "_Known":
+        parts, fields = methods.part_classes(method), setting_fields(RunConfig)
+        for prefix, part in parts.items():
+            fields |= {f"{prefix}.{name}": field for name, field in setting_fields(part).items()}
+        return cls(method, parts, fields)
+
+
+class Switch(StrEnum):
+    """The value of a flag that was given none: `--download` or `--no-download`. Only a bool setting accepts it."""
+
+    ON = "true"
+    OFF = "false"
+
+
+def from_command_line(arguments: list[str]) -> dict[str, object]:
+    """`--key value`, `--key=value`, `--switch` and `--no-switch` as a dict; keys are written with underscores.
+
+    A flag without a value gets a Switch, since which settings are switches is known only once the method is.
+
+    >>> from_command_line(["--batch-size", "5", "--no-metrics"])
+    {'batch_size': '5', 'metrics': <Switch.OFF: 'false'>}
+    """
+    values: dict[str, object] = {}
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--") or len(word) == 2:
+            raise InputError(f"command line: '{word}' is not a flag; settings are written --name value")
+        key, equals, text = word[2:].partition("=")
+        value: str = text
+        if not equals:
+            # A value may be negative (-0.5) but never starts with two dashes.
+            value = rest.pop(0) if rest and not rest[0].startswith("--") else Switch.ON
+        if value is Switch.ON and key.startswith("no-"):
+            key, value = key[3:], Switch.OFF
+        values[key.replace("-", "_")] = value
+    return values
+
+
+def take(flags: dict[str, object], key: str) -> str | None:
+    """Remove a flag that is not a setting, such as --preset, and return its value; None if it was not given."""
+    value = flags.pop(key, None)
+    if isinstance(value, Switch):
+        raise _without_value(key, value, {})
+    return None if value is None else str(value)
+
+
+def from_toml(path: str) -> dict[str, object]:
+    """A TOML file: settings at the top level, a part's own in a table named after it."""
+    try:
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"--config {path}: {error.strerror}; give the path of a TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"--config {path}: not valid TOML: {' '.join(str(error).split())}") from None
+    values: dict[str, object] = {}
+    for key, value in content.items():
+        if isinstance(value, dict):
+            values |= {f"{key}.{inner}".replace("-", "_"): v for inner, v in value.items()}
+        else:
+            values[key.replace("-", "_")] = value
+    return values
+
+
+def from_record(recorded: dict[str, object], where: str) -> dict[str, object]:
+    """The settings that a run recorded in its config.json, completed with the defaults of settings that are new.
+
+    A setting that this raysim does not know is an InputError: ignoring it could change the result.
+    """
+    fields = _Known.of(str(recorded.get("method", RunConfig.method))).fields
+    for key in recorded:
+        if key not in fields:
+            raise InputError(f"{where}: unknown setting {flag(key)}; a newer raysim wrote it: use that one")
+    return {key: field.default for key, field in fields.items()} | recorded
+
+
+def load_layers(command_line: dict[str, object], defaults: dict[str, object]) -> list[Layer]:
+    """The layers of one call, first to last: the job file's defaults, --preset, --config, the flags."""
+    flags = dict(command_line)
+    layers: list[Layer] = [("job", defaults)]
+    if (name := take(flags, "preset")) is not None:
+        if name not in PRESETS:
+            raise InputError(f"--preset: unknown preset '{name}'{nearest(name, PRESETS, '; see `raysim presets`')}")
+        layers.append((f"preset {name}", PRESETS[name].settings))
+    if (path := take(flags, "config")) is not None:
+        layers.append((path, from_toml(path)))
+    return [*layers, ("command line", flags)]
+
+
+def resolve(layers: list[Layer]) -> RunConfig:
+    """One RunConfig from the layers, later ones winning; an InputError names the layer that is wrong.
+
+    Every layer is checked as a whole, so a mistake in a file is reported even if a flag overrides it.
+    """
+    method, layers = _expand_methods(layers)
+    known = _Known.of(method)
+    merged: dict[str, object] = {}
+    for where, given in layers:
+        values = _read(given, where, known)
+        for first, second in EITHER_OR:
+            if values.get(first) not in (None, False) and values.get(second) not in (None, False):
+                raise InputError(f"{where}: give {flag(first)} or {flag(second)}, not both")
+            if first in values or second in values:
+                merged = {key: value for key, value in merged.items() if key not in (first, second)}
+        merged |= values
+    parts = tuple(
+        cls(**{key.removeprefix(f"{prefix}."): v for key, v in merged.items() if key.startswith(f"{prefix}.")})
+        for prefix, cls in known.parts.items()
+    )
+    own: dict[str, Any] = {key: value for key, value in merged.items() if "." not in key}
+    return check(RunConfig(**own, parts=parts))
+
+
+def _expand_methods(layers: list[Layer]) -> tuple[str, list[Layer]]:
+    """The method of the last layer that gives one; and the layers, with aliases replaced by what they stand for."""
+    field = setting_fields(RunConfig)["method"]
+    method, expanded = field.default, []
+    for where, values in layers:
+        if "method" in values:
+            if isinstance(values["method"], Switch):
+                raise _without_value("method", values["method"], setting_fields(RunConfig))
+            method, implied = methods.expand(convert(field, values["method"], where, "method"))
+            values = implied | values | {"method": method}
+        expanded.append((where, values))
+    return method, expanded
+
+
+def _read(given: dict[str, object], where: str, known: _Known) -> dict[str, object]:
+    """The settings of one layer in their types, without those of parts that the method does not have."""
+    values = {}
+    for key, value in given.items():
+        part = key.rpartition(".")[0]
+        if key in known.fields:
+            if isinstance(value, Switch) and not is_switch(known.fields[key]):
+                raise _without_value(key, value, known.fields)
+            values[key] = convert(known.fields[key], value, where, key)
+        elif part not in methods.names() or part in known.parts:
+            raise _unknown(where, f"no_{key}" if value is Switch.OFF else key, known.fields)
+        elif where == "command line":
+            # In a preset they do nothing if a later --method leaves their part out; a flag is a mistake.
+            raise InputError(f"{where}: {flag(key)} belongs to {part}, which is not in --method {known.method}")
+    return values
+
+
+def _without_value(key: str, value: Switch, fields: Fields) -> InputError:
+    if value is Switch.OFF:
+        return _unknown("command line", f"no_{key}", fields)
+    return InputError(f"command line: {flag(key)} needs a value; write {flag(key)} VALUE")
+
+
+def _unknown(where: str, key: str, fields: Fields) -> InputError:
+    hint = nearest(flag(key), map(flag, [*fields, "preset", "config"]), "; see `raysim run --help`")
+    return InputError(f"{where}: unknown setting {flag(key)}{hint}")
