@@ -18,7 +18,6 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import psutil
-import ray
 
 from raysim.config import RunConfig
 from raysim.data import partitions
@@ -184,7 +183,7 @@ class Batch:
         if not self.here:
             nodes = [dataclasses.asdict(node) for node in merged(share)]
             environment |= {
-                "RAY_ADDRESS": ray.get_runtime_context().gcs_address, cluster.SHARE: json.dumps(nodes),
+                "RAY_ADDRESS": cluster.address_of_head(), cluster.SHARE: json.dumps(nodes),
             }  # fmt: skip
         job.folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "raysim", "run", *flags(job.config)]

@@ -65,10 +65,10 @@ def test_the_model_of_clusters_has_a_line_per_federation_and_cluster(capsys):
 
 
 def test_calls_are_counted_as_raysims_queue_hands_them_out():
-    from raysim.engine.work_queue import Queue, in_groups
+    from raysim.engine.work_queue import WorkQueue, in_groups
 
     for clients, actors in ((1, 1), (10, 4), (1_000, 16), (1_003, 7)):
-        queue = Queue(in_groups(list(range(clients)), 1), [1.0] * clients, actors)
+        queue = WorkQueue(in_groups(list(range(clients)), 1), [1.0] * clients, actors)
         calls = 0
         while queue:
             queue.take()

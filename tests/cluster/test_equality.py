@@ -4,8 +4,8 @@ import pytest
 import ray
 
 from raysim.engine import simulation
+from raysim.engine.failures import ClientFailure, RunFailure
 from raysim.engine.in_process import InProcess
-from raysim.engine.messages import ClientFailure, RunFailure
 from raysim.engine.work_queue import spans
 from tests.simulate import SYNTHESIS, comparable, simulate, simulate_on_ray
 

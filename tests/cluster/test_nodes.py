@@ -14,6 +14,7 @@ from raysim.data.synthetic_tables import table_digest
 from raysim.engine.ray_runner import cluster
 from raysim.engine.ray_runner import lifecycle as crew
 from raysim.engine.ray_runner.plan import make_plan
+from raysim.engine.ray_runner.ray_internals import draining_nodes
 from raysim.storage.checkpoint_writer import CheckpointWriter
 from raysim.storage.checkpoints import Checkpoints
 from tests.simulate import SYNTHESIS, comparable, configure, simulate, simulate_on_ray, told_to
@@ -59,7 +60,7 @@ def test_the_work_moves_from_a_node_that_drains(three_nodes, tmp_path, monkeypat
     events = []
 
     def on_round(line):
-        if line["round"] == 2 and not cluster.draining():
+        if line["round"] == 2 and not draining_nodes():
             drain = ["drain-node", "--address", nodes.address, "--node-id", leaving.node_id]
             why = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "a test"]
             command = [sys.executable, "-m", "ray.scripts.scripts", *drain, *why, "--deadline-remaining-seconds", "600"]

@@ -7,10 +7,11 @@ import torch
 
 from raysim.data import Split
 from raysim.data import federated_writer as store
-from raysim.data.federated_writer import chunked, federation, normalisation
+from raysim.data.federated_writer import chunked
+from raysim.data.normalisation import Normalisation
 from raysim.data.partition import partition
 from raysim.tensors import to_device
-from tests.simulate import blobs, configure
+from tests.simulate import blobs, configure, federated
 
 
 def test_every_client_reads_its_own_samples_from_few_chunks(monkeypatch):
@@ -35,20 +36,17 @@ def test_one_client_larger_than_a_chunk(monkeypatch):
 
 def test_normalisation_is_mean_and_deviation_per_channel():
     split = blobs(shape=(3, 8, 8)).train
-    mean, std = normalisation(split, "data")
-    assert np.allclose(mean, split.x.mean((0, 2, 3)))
-    assert np.allclose(std, split.x.std((0, 2, 3)))
-    assert normalisation(split, "half") == ((127.5,) * 3, (127.5,) * 3)
-    flat = Split(np.full((4, 1, 2, 2), 9, np.uint8), np.zeros(4, np.int64))
-    assert normalisation(flat, "data") == ((9.0,), (1.0,))
+    found = Normalisation.of(split.x)
+    assert np.allclose(found.mean, split.x.mean((0, 2, 3)))
+    assert np.allclose(found.std, split.x.std((0, 2, 3)))
+    assert Normalisation.half(3) == Normalisation((127.5,) * 3, (127.5,) * 3)
+    assert Normalisation.of(np.full((4, 1, 2, 2), 9, np.uint8)) == Normalisation((9.0,), (1.0,))
 
 
 @pytest.mark.usefixtures("local_ray")
 class TestInRay:
     def test_readers_share_memory_and_cannot_write_through_it(self):
-        dataset = blobs()
-        dealt = partition(dataset.train.y, 5, kind="iid", clients=4, seed=0)
-        data = federation(configure(), dataset, dealt, ray.put)
+        data = federated(configure(), blobs(), ray.put)
         first, second = data.clients.read(2), data.clients.read(2)
         assert not first[0].flags.owndata
         assert np.shares_memory(first[0], second[0])

@@ -1,5 +1,6 @@
 from raysim.engine.answers import misshapen
 from raysim.engine.messages import ClientReport
+from raysim.engine.runner import WorkerCalls
 from raysim.engine.work_queue import Pass
 
 
@@ -28,5 +29,5 @@ def test_rows_are_free():
 
 
 def test_a_pass_without_clients_has_no_empty_groups():
-    work = Pass("train", None, [[0, 1], [2], [5, 9]], [2.0, 1.0, 2.0]).without({1, 2})
+    work = Pass(WorkerCalls.train, None, [[0, 1], [2], [5, 9]], [2.0, 1.0, 2.0]).without({1, 2})
     assert (work.groups, work.costs) == ([[0], [5, 9]], [2.0, 2.0])

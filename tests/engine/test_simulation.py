@@ -5,13 +5,13 @@ import pytest
 import torch
 from torch import nn
 
-from raysim.data.federated_writer import federation
 from raysim.data.partition import partition
 from raysim.engine.in_process import InProcess
+from raysim.engine.round_metrics import RoundMetrics
 from raysim.engine.simulation import Simulation
 from raysim.observe.progress import round_line
 from raysim.training.client import Client
-from tests.simulate import blobs, comparable, configure, simulate
+from tests.simulate import blobs, comparable, configure, federated, simulate
 
 
 def initial_model() -> nn.Module:
@@ -103,19 +103,16 @@ def test_evaluation_is_the_accuracy_of_the_saved_model_and_does_not_depend_on_th
 
 
 def test_a_loss_that_is_not_finite_is_said_so():
-    dataset, config = blobs(), configure()
-    dealt = partition(dataset.train.y, 5, kind="iid", clients=10, seed=0)
-    runner = InProcess()
-    data = federation(config, dataset, dealt, runner.put)
-    runner.start(data)
+    config, runner = configure(partition="iid"), InProcess()
+    data = federated(config, blobs())
+    runner.start(config, data)
     huge = [np.full(64 * 64 + 64 + 64 * 5 + 5, 1e30, dtype=np.float32)]
     simulation = Simulation(config, data, runner, 0)
     simulation.weights = huge
-    line = simulation.evaluate(1)
-    assert line["loss"] is None
-    assert 0 <= line["accuracy"] <= 1
-    told = {"round": 1, "train_loss": 1.0, "terms": {}, "clients": 1, "seconds": 1.0, "failures": 0}
-    assert "loss not finite" in round_line(told | line, 3, 0)
+    accuracy, loss = simulation.evaluate(1)
+    assert loss is None
+    assert 0 <= accuracy <= 1
+    assert "loss not finite" in round_line(RoundMetrics(1, accuracy, loss, train_loss=1.0), 3, 0)
 
 
 def test_eval_every_skips_rounds_but_never_the_last():

@@ -1,4 +1,5 @@
-from raysim.engine.work_queue import Call, Pass, Queue, in_groups, spans
+from raysim.engine.runner import WorkerCalls
+from raysim.engine.work_queue import Call, Pass, WorkQueue, in_groups, spans
 
 
 def test_groups_are_consecutive_and_only_by_size():
@@ -8,7 +9,7 @@ def test_groups_are_consecutive_and_only_by_size():
 def test_longest_first_in_shrinking_chunks_and_nothing_lost():
     groups = in_groups(list(range(100)), 1)
     costs = [float(i % 10 + 1) for i in range(100)]
-    queue = Queue(groups, costs, actors=4)
+    queue = WorkQueue(groups, costs, actors=4)
     chunks = []
     while queue:
         chunks.append(queue.take())
@@ -22,7 +23,7 @@ def test_longest_first_in_shrinking_chunks_and_nothing_lost():
 
 
 def test_lost_work_comes_back_first():
-    queue = Queue([[0], [1], [2]], [3.0, 2.0, 1.0], actors=1)
+    queue = WorkQueue([[0], [1], [2]], [3.0, 2.0, 1.0], actors=1)
     first = queue.take()
     assert first == [[0]]
     queue.give_back(first)
@@ -31,14 +32,15 @@ def test_lost_work_comes_back_first():
 
 
 def test_one_dominating_group_goes_alone():
-    queue = Queue([[0], [1], [2]], [1.0, 100.0, 1.0], actors=2)
+    queue = WorkQueue([[0], [1], [2]], [1.0, 100.0, 1.0], actors=2)
     assert queue.take() == [[1]]
 
 
 def test_states_travel_only_with_their_clients():
-    work = Pass("train", "b", [[1, 2], [3]], [1, 1], ("x",), {2: "s2", 3: "s3"})
+    work = Pass(WorkerCalls.train, "b", [[1, 2], [3]], [1, 1], ("x",), {2: "s2", 3: "s3"})
     assert work.arguments([[1, 2]]) == ("b", [[1, 2]], {2: "s2"}, "x")
-    assert Pass("evaluate", "b", [[1]], [1]).arguments([[1]]) == ("b", [[1]])
+    assert Pass(WorkerCalls.evaluate, "b", [[1]], [1]).arguments([[1]]) == ("b", [[1]], None)
+    assert work.name == "train"
 
 
 def test_calls_of_an_actor_that_follow_at_once_are_one_span():

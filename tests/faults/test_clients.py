@@ -2,8 +2,8 @@
 
 import pytest
 
+from raysim.engine.failures import ClientFailure, RunFailure
 from raysim.engine.in_process import InProcess
-from raysim.engine.messages import ClientFailure, RunFailure
 from tests.simulate import comparable, simulate, simulate_on_ray, told_to
 
 DOOMED = {"method": "tests.parts.doomed", "active": 10}

@@ -3,7 +3,7 @@
 import pytest
 
 from raysim.data.synthetic_tables import table_digest
-from raysim.engine.messages import ServerLost
+from raysim.engine.failures import ServerLost
 from raysim.storage.checkpoint_writer import CheckpointWriter
 from raysim.storage.checkpoints import Checkpoints
 from tests.simulate import SYNTHESIS, comparable, simulate, simulate_on_ray

@@ -13,8 +13,8 @@ import ray
 from raysim import methods
 from raysim.data import load
 from raysim.engine.in_process import InProcess
-from raysim.engine.ray_runner.placement import ClientActor, ServerActor
-from raysim.engine.ray_runner.runner import Pool
+from raysim.engine.ray_runner.actors import SERVER, WORKER, ClientActor, ServerActor
+from raysim.engine.ray_runner.runner import RayRunner
 from raysim.errors import InputError
 from tests.methods.tiny import TINY, settings_of
 from tests.simulate import comparable, configure, simulate
@@ -78,11 +78,18 @@ def shapes():
     return load("shapes", train_size=120, test_size=50)
 
 
+class Nothing:
+    """What actors that stand by host."""
+
+    def __init__(self, config, data, use_gpu):
+        pass
+
+
 class Standing:
-    """Places whose actors stay for the next run: a process that imports torch takes longer to start than all of it."""
+    """A placement whose actors stay for the next run: starting a process that imports torch takes longer than a run."""
 
     def __init__(self, actors: int):
-        empty = ("builtins", "list", ())
+        empty = (f"{Nothing.__module__}:{Nothing.__name__}", None, None)
         self.server = ServerActor.options(num_gpus=0).remote(*empty, "server")
         self.actors = [ClientActor.options(num_gpus=0).remote(*empty, f"actor-{i}", None) for i in range(actors)]
 
@@ -90,15 +97,19 @@ class Standing:
         self.slot = dict.fromkeys(range(count), 0)
         return self
 
-    def start_server(self, federation):
-        return self._host(self.server, "raysim.engine.server", "Server", federation, "server")
+    def start_server(self, config, data):
+        return self._host(self.server, SERVER, config, data, "server")
 
-    def start_actor(self, actor: int, federation):
-        return self._host(self.actors[actor], "raysim.engine.worker", "Worker", federation, f"actor-{actor}", None)
+    def start_client_actor(self, actor: int, config, data):
+        return self._host(self.actors[actor], WORKER, config, data, f"actor-{actor}", None)
 
-    def _host(self, actor, *anew):
+    def _host(self, actor, kind, config, data, *names):
         """A new Worker or Server, as in an actor just started."""
-        ray.get(actor.__ray_call__.remote(lambda host, *anew: host.__init__(*anew), *anew))
+
+        def anew(host, config, data):
+            host.__init__(kind, config, data, *names)
+
+        ray.get(actor.__ray_call__.remote(anew, config, data))
         return actor
 
     def changes(self):
@@ -108,7 +119,11 @@ class Standing:
         pass
 
 
-class StandingPool(Pool):
+class StandingRunner(RayRunner):
+    def __init__(self, placement: Standing, config):
+        super().__init__(None, config)
+        self.placement = self.clients.placement = placement
+
     def stop(self) -> None:
         pass
 
@@ -124,9 +139,8 @@ def test_one_hash_in_process_and_with_1_2_and_4_actors(method, variant, shapes, 
     config = configure(**settings)
     expected = comparable(simulate(shapes, **settings))
     for actors in (1, 2, 4):
-        pool = StandingPool(None, config)
-        pool.places = standing.using(actors)
-        assert comparable(simulate(shapes, runner=pool, **settings)) == expected, f"{actors} actors"
+        runner = StandingRunner(standing.using(actors), config)
+        assert comparable(simulate(shapes, runner=runner, **settings)) == expected, f"{actors} actors"
 
 
 @pytest.mark.parametrize("method", methods.names())
@@ -138,8 +152,8 @@ def test_neutral_settings_give_fedavgs_hash(method, shapes):
     if method in ("fedensemble", "scaffold"):  # it rounds otherwise; it has sent what later rounds need
         assert same.model_sha256 == average.model_sha256
     else:
-        for line in (*same.history, *average.history):
-            del line["gflops"]
+        for metrics in (*same.history, *average.history):
+            metrics.gflops = {}
         assert comparable(same)[:3] == comparable(average)[:3]
     if neutral and not common:
         assert simulate(shapes, **settings_of(method)).model_sha256 != average.model_sha256

@@ -32,10 +32,10 @@ def test_the_server_keeps_its_batch_norm_and_the_clients_differ():
 
 def batch_norm_after_one_round(worker, k: int) -> dict[str, np.ndarray]:
     """What client k keeps: its first round, done again."""
-    client = worker._client(k, {})
-    client.global_weights = FlatModel(build("fedpa-cnn", (1, 8, 8), 5, seed=3).eval(), worker.device).weights
-    worker._train_one(client)
-    return {n: v for n, v in worker.model.export(worker.model.weights).items() if n.startswith(NORMS)}
+    hosted = worker.hosted
+    hosted.weights = [FlatModel(build("fedpa-cnn", (1, 8, 8), 5, seed=3).eval(), hosted.device).weights]
+    worker.clients._train_alone(k, {})
+    return {n: v for n, v in hosted.model.export(hosted.model.weights).items() if n.startswith(NORMS)}
 
 
 def test_clients_are_evaluated_with_their_own_batch_norm_on_their_share():

@@ -10,6 +10,7 @@ from torch import nn
 
 from raysim.cli import main
 from raysim.data import load
+from raysim.data.normalisation import Normalisation
 from raysim.data.partition import partition
 from raysim.data.synthetic_tables import column, images_of
 from raysim.engine.in_process import InProcess
@@ -62,9 +63,9 @@ def make_client(t=1, **settings):
     model = FlatModel(build("feddpms-vae", (1, 8, 8), 5, seed=3).train(), torch.device("cpu"))
     x, y = torch.randn(12, 1, 8, 8, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 1, 3] * 4)
     config = configure(**QUICK | settings)
-    statistics = torch.full((1, 1, 1, 1), 120.0), torch.full((1, 1, 1, 1), 60.0)
+    scale = Normalisation((120.0,), (60.0,)).on(torch.device("cpu"))
     state = {"feddpms": {}}
-    return Client(7, t, config, 5, model, model.weights.clone(), x, y, {"feddpms": {}}, state, {}, *statistics)
+    return Client(7, t, config, 5, model, model.weights.clone(), x, y, {"feddpms": {}}, state, {}, scale)
 
 
 # -- first stage -----------------------------------------------------------------------------------------------------

@@ -9,17 +9,17 @@ from torch.nn import functional as F
 
 from raysim.engine.in_process import InProcess
 from raysim.methods.base import Uploads
-from raysim.methods.fedpa import FedPA
-from raysim.models import build
-from raysim.models.flat import FlatModel
-from raysim.models.generator import (
-    build_generator,
+from raysim.methods.common.feature_generator import (
     class_distances,
     diversity,
     draw_inputs,
     fidelity,
     prototype_distance,
 )
+from raysim.methods.fedpa import FedPA
+from raysim.models import build
+from raysim.models.flat import FlatModel
+from raysim.models.generator import build_generator
 from raysim.rng import stream
 from raysim.tensors import to_device, to_host
 from raysim.training.client import Client, Step, train

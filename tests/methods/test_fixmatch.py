@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from raysim.cli import main
+from raysim.data.normalisation import Normalisation
 from raysim.data.partition import partition
 from raysim.engine.in_process import InProcess
 from raysim.errors import InputError
@@ -27,10 +28,10 @@ def client():
     config = configure(**FEW)
     model = FlatModel(build("mlp", (1, 8, 8), 5, seed=3).eval(), torch.device("cpu"))
     x, y = torch.randn(5, 1, 8, 8), torch.tensor([0, 1, 2, 3, 4])
-    statistics = torch.full((1, 1, 1, 1), 120.0), torch.full((1, 1, 1, 1), 60.0)
+    scale = Normalisation((120.0,), (60.0,)).on(torch.device("cpu"))
     held = {"fixmatch": {}}
     return Client(
-        4, 2, config, 5, model, model.weights.clone(), x, y, {}, held, {}, *statistics,
+        4, 2, config, 5, model, model.weights.clone(), x, y, {}, held, {}, scale,
         unlabelled=torch.randn(30, 1, 8, 8),
     )  # fmt: skip
 

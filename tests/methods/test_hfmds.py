@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from raysim.config import resolve
+from raysim.data.normalisation import Normalisation
 from raysim.data.synthetic_tables import column, images_of
 from raysim.methods.common.features import class_activation, hard_features, matching_loss
 from raysim.methods.hfmds import HFMDS
@@ -26,9 +27,9 @@ def client():
     torch.manual_seed(1)
     model = FlatModel(build("mlp", (1, 8, 8), 5, seed=3).eval(), torch.device("cpu"))
     x, y = torch.randn(30, 1, 8, 8), torch.tensor([0, 1, 3] * 10)
-    statistics = torch.full((1, 1, 1, 1), 120.0), torch.full((1, 1, 1, 1), 60.0)
+    scale = Normalisation((120.0,), (60.0,)).on(torch.device("cpu"))
     config = configure(method="hfmds")
-    return Client(7, 20, config, 5, model, model.weights.clone(), x, y, {}, {"hfmds": {}}, {}, *statistics)
+    return Client(7, 20, config, 5, model, model.weights.clone(), x, y, {}, {"hfmds": {}}, {}, scale)
 
 
 def softmax(z):

@@ -32,11 +32,11 @@ def test_the_contrastive_term(model):
     part.begin(client)
     with torch.no_grad():
         client.model.weights.mul_(0.9)  # it has trained since
-    statistics = client.model.weights[client.model.gradients.numel() :].clone()
+    statistics = client.model.weights[client.model.trainable :].clone()
     z = torch.randn(12, client.model.module.feature_size, requires_grad=True)
     term = part.loss(client, Step(client.x, client.y, client.x, client.y, z, None, None))
     # The frozen models are in evaluation mode and leave the client's alone.
-    assert torch.equal(client.model.weights[client.model.gradients.numel() :], statistics)
+    assert torch.equal(client.model.weights[client.model.trainable :], statistics)
     assert client.model.module.training
 
     modules = (build(model, (1, 8, 8), 5, seed).eval() for seed in (3, 8))

@@ -10,8 +10,6 @@ import torch
 from torch.nn import functional as F
 
 from raysim.cli import main
-from raysim.data.federated_writer import federation
-from raysim.data.partition import partition
 from raysim.data.synthetic_tables import column, images_of, make_table, table_digest
 from raysim.engine.in_process import InProcess
 from raysim.engine.server import Server
@@ -24,7 +22,7 @@ from raysim.models.flat import FlatModel
 from raysim.rng import stream
 from raysim.training.client import Client
 from tests.faults.harness import ROOT, results
-from tests.simulate import blobs, comparable, configure, simulate
+from tests.simulate import blobs, comparable, configure, federated, simulate
 
 QUICK = {
     "method": "sdafl", "sdafl.pool": 45, "sdafl.gan_rounds": 2, "sdafl.gan_steps": 5, "sdafl.gan_slice": 1,
@@ -126,10 +124,8 @@ def test_after_label_rounds_labels_stay():
 
 def server_with(settings=()):
     config = configure(method="sdafl", clients=2, active=2, partition="iid", **dict(settings))
-    dataset = blobs()
-    dealt = partition(dataset.train.y, 5, kind="iid", clients=2, seed=3)
-    server = Server(federation(config, dataset, dealt, lambda value: value))
-    server.begin(FlatModel(build("mlp", (1, 8, 8), 5, seed=3), torch.device("cpu")).weights.numpy())
+    server = Server(config, federated(config, blobs()))
+    server.begin()
     server.t = 2
     server.share("sdafl", pool_of([0] * 3 + [1] * 5))
     server.state["sdafl"]["labels"] = LABELS.clone()

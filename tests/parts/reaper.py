@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
+from raysim.methods.common import feature_generator as generator
 from raysim.methods.hfmds import HFMDS
-from raysim.models import generator
 from raysim.settings import setting
 
 seen = {"round": 0}  # the last one this process trained in: evaluation is not told its own

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from raysim.data import Dataset, Split
-from raysim.data.federated_writer import federation
+from raysim.data.federated_writer import Layout, write
 from raysim.data.partition import Partition
 from raysim.data.synthetic_tables import make_table
 from raysim.privacy.attacks import Attacks, Rows, matched, nearest
@@ -26,16 +26,18 @@ def data():
     train = np.concatenate([np.repeat([k % CLASSES, (k + 1) % CLASSES], EACH // 2) for k in range(CLIENTS)])
     dataset = Dataset("grey", tuple("abcd"), split(train), split(draw.integers(0, CLASSES, 600)))
     dealt = Partition(np.arange(len(train)), EACH * np.arange(CLIENTS + 1))
-    return federation(configure(clients=CLIENTS, active=CLIENTS, privacy=400), dataset, dealt, lambda value: value)
+    return write(dataset, dealt, Layout(), lambda value: value)
 
 
 def attacks(data) -> Attacks:
-    return Attacks(data, torch.device("cpu"), t=3)
+    config = configure(clients=CLIENTS, active=CLIENTS, privacy=400)
+    return Attacks(config, data, torch.device("cpu"), t=3)
 
 
 def shared(data, pixels: np.ndarray, clients: np.ndarray):
     """Pixels in 0..255 as a part would share them."""
-    mean, std = (np.array(v, dtype=np.float32).reshape(1, 3, 1, 1) for v in (data.mean, data.std))
+    scale = data.normalisation
+    mean, std = (np.array(v, dtype=np.float32).reshape(1, 3, 1, 1) for v in (scale.mean, scale.std))
     return make_table((pixels - mean) / std, np.zeros(len(pixels), np.int64), clients, np.ones(len(pixels), np.int64))
 
 

@@ -8,8 +8,8 @@ import pytest
 from raysim.config import RunConfig, check
 from raysim.data.partition import partition
 from raysim.data.synthetic_tables import images_of
+from raysim.engine.failures import ClientFailure
 from raysim.engine.in_process import InProcess
-from raysim.engine.messages import ClientFailure
 from raysim.errors import InputError
 from raysim.methods.base import Part, can_fuse
 from raysim.methods.fedprox import FedProx

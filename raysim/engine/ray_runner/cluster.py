@@ -59,7 +59,7 @@ def connected(metadata: dict[str, str] | None = None):
             where = f"RAY_ADDRESS={address}" if address else "a local Ray"
             raise RaysimError(f"cannot connect to {where}: {reason}") from error
         signal.signal(signal.SIGTERM, on_terminate)
-        head = ray.get_runtime_context().gcs_address
+        head = address_of_head()
         reaper = reaper or _start_reaper(head)
         over = threading.Event()
         threading.Thread(target=_watch_head, args=(head, before, over), daemon=True).start()
@@ -116,6 +116,11 @@ def _check_listening(address: str) -> None:
             f"cannot connect to RAY_ADDRESS={address}: {error.strerror or error}; "
             "start a cluster there, or unset RAY_ADDRESS to use one of this run's own"
         ) from None
+
+
+def address_of_head() -> str:
+    """Where others can connect to the cluster we are connected to."""
+    return ray.get_runtime_context().gcs_address
 
 
 def nodes() -> list[Node]:

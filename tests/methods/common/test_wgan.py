@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from raysim.methods.common.wgan import Gan, GanPart, critic_losses, sample_loss, to_normalised, to_unit
+from raysim.data.normalisation import DeviceNormalisation
+from raysim.methods.common.wgan import Gan, GanPart, critic_losses, sample_loss, to_unit
 from raysim.privacy.dpsgd import Privacy
 
 SMALL = GanPart(width=4, noise=8, gan_batch=8, gan_rounds=2, gan_steps=6, gan_lr=1e-3)
@@ -122,4 +123,4 @@ def test_pixels_there_and_back():
     mean, std = torch.tensor([100.0]).view(1, 1, 1, 1), torch.tensor([50.0]).view(1, 1, 1, 1)
     x = torch.linspace(-2, 3.1, 12).view(3, 1, 2, 2)
     pixels = (x * std + mean) / 255
-    torch.testing.assert_close(to_normalised(to_unit(pixels), mean, std), x)
+    torch.testing.assert_close(DeviceNormalisation(mean, std).from_unit(to_unit(pixels)), x)
