@@ -34,8 +34,8 @@ _EXPORTS = {
 }
 
 __all__ = [
-    "Callback", "InputError", "Part", "PlanError", "RaysimError", "RunConfig", "Upload", "__version__", "job", "resolve",
-    "run", "setting",
+    "Callback", "InputError", "Part", "PlanError", "RaysimError", "RunConfig", "Upload", "__version__", "job",
+    "resolve", "run", "setting",
 ]  # fmt: skip
 
 

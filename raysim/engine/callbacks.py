@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from raysim.engine.answers import RoundMetrics
+    from raysim.engine.round_metrics import RoundMetrics
     from raysim.engine.simulation import Result
 
 

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -68,10 +69,10 @@ class ClientWork:
         answers: list[ClientAnswer] = []
         for group in groups:
             if self.stack is not None:
-                answers += self._attempt(group, lambda group=group: self._train_together(self.stack, group, states))
+                answers += self._attempt(group, partial(self._train_together, self.stack, group, states))
                 continue
             for client_id in group:
-                answers += self._attempt([client_id], lambda k=client_id: [self._train_alone(k, states)])
+                answers += self._attempt([client_id], partial(self._train_alone, client_id, states))
         return _columns(answers)
 
     def reply(self, broadcast: Broadcast, groups: list[Group], states: States, part_name: str) -> PassAnswer:
@@ -80,7 +81,7 @@ class ClientWork:
         part = next(p for p in self.config.parts if p.name == part_name)
         answers: list[ClientAnswer] = []
         for group in groups:
-            answers += self._attempt(group, lambda group=group: self._reply_together(group, states, part))
+            answers += self._attempt(group, partial(self._reply_together, group, states, part))
         return _columns(answers)
 
     def collect(self) -> tuple[int, dict[str, np.ndarray]]:
@@ -91,7 +92,7 @@ class ClientWork:
 
     # -- one client or group -----------------------------------------------------------------------------------------
 
-    def _train_alone(self, client_id: int, states: States) -> ClientAnswer:
+    def _train_alone(self, client_id: int, states: States) -> list[ClientAnswer]:
         """Train one client by itself."""
         with self._blamed_on(client_id):
             client = self._client(client_id, states)
@@ -99,7 +100,7 @@ class ClientWork:
                 self.hosted.load(client.global_weights, self.hosted.personal_mask(), client.state)
                 terms = train(client)
                 weight, uploads = self._end(client)
-            return self._trained(Trained(client, terms, weight, uploads, _flops(counter)))
+            return [self._trained(Trained(client, terms, weight, uploads, _flops(counter)))]
 
     def _train_together(self, stack: fused.Stack, group: Group, states: States) -> list[ClientAnswer]:
         """Train the clients of a group in the same vectorised steps (--fuse)."""

@@ -48,8 +48,8 @@ class Evaluator:
             logits = predict(x)
             correct += int((logits.argmax(1) == y).sum())
             batch_loss = F.cross_entropy(logits, y, reduction="sum").item()
-            finite = loss is not None and math.isfinite(batch_loss)
-            loss = loss + round(batch_loss * 2.0**LOSS_BITS) if finite else None
+            if loss is not None:
+                loss = loss + round(batch_loss * 2.0**LOSS_BITS) if math.isfinite(batch_loss) else None
         return correct, loss
 
     @torch.no_grad()

@@ -20,7 +20,8 @@ def expand(method: str) -> tuple[str, dict[str, object]]:
     >>> expand("fmds+fedprox")
     ('hfmds+fedprox', {'hfmds.mu': 0.0})
     """
-    parts, settings = [], {}
+    parts: list[str] = []
+    settings: dict[str, object] = {}
     for name in method.split("+"):
         target, implied = ALIASES.get(name, (name, {}))
         parts.append(target)

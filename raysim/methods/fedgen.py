@@ -1,6 +1,7 @@
 """FedGen (Zhu et al., 2021): a generator of features from the server, trained on the clients' heads alone."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from raysim.methods.fedpa import FedPA
 
@@ -13,4 +14,4 @@ class FedGen(FedPA):
     lambda_po: float = field(default=0.0, init=False)
     lambda_po_floor: float = field(default=0.0, init=False)
     gamma_ad: float = field(default=0.0, init=False)
-    pairs: str = field(default="all", init=False)
+    pairs: Literal["same", "different", "all"] = field(default="all", init=False)

@@ -48,4 +48,10 @@ class Moon(Part):
 
 def frozen_features(model: FlatModel, weights: torch.Tensor):
     """x -> features by a model of its own with these weights, in evaluation mode and without gradient."""
-    return torch.no_grad()(model.frozen(weights).module.features)
+    module = model.frozen(weights).module
+
+    @torch.no_grad()
+    def features(x: torch.Tensor) -> torch.Tensor:
+        return module.features(x)
+
+    return features

@@ -23,7 +23,7 @@ class FlatModel:
     """
 
     def __init__(self, module: nn.Module, device: torch.device):
-        self.module = module.to(device)
+        self.module: Any = module.to(device)  # a network of any kind, of which callers know the methods
         self.device = device
         parameters = dict(module.named_parameters())
         floating = {n: b for n, b in module.named_buffers() if b.is_floating_point()}

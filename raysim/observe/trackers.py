@@ -16,7 +16,7 @@ from raysim.errors import InputError, RaysimError
 __all__ = ["Callback", "Guarded", "TensorBoard", "figures", "load_trackers"]
 
 
-def load_trackers(names: str | None) -> list[Callback]:
+def load_trackers(names: str | None) -> list["Guarded"]:
     """The callbacks of `--callback MODULE:CLASS,…`, each guarded, after TensorBoard's if that is installed."""
     callbacks: list[Callback] = [TensorBoard()] if importlib.util.find_spec("tensorboard") else []
     callbacks += [_make(name.strip()) for name in names.split(",")] if names else []

@@ -108,7 +108,7 @@ class Attacks:
         members, others = self.candidates(clients, self._draw("model"))
         scores = [-losses(*images).cpu().numpy() if len(images[1]) else np.empty(0) for images in (members, others)]
         note = f"loss of {len(members[1])} training and {len(others[1])} held-out images of the same classes"
-        return attack_figures("model", *scores, note)
+        return attack_figures("model", scores[0], scores[1], note)
 
     def on_images(self, name: str, table: pa.Table, trained: list[int]) -> list[Figure]:
         """Takes what is near a shared image for a member; and how near shared images are to training data."""
@@ -121,7 +121,7 @@ class Attacks:
             f"distance of {len(members[1])} training and {len(others[1])} held-out images of the same classes to the "
             f"nearest of {table.num_rows} shared ones"
         )
-        return attack_figures(name, *scores, note) + self.distances(name, table, trained, draw)
+        return attack_figures(name, scores[0], scores[1], note) + self.distances(name, table, trained, draw)
 
     def distances(self, name: str, table: pa.Table, trained: list[int], draw: np.random.Generator) -> list[Figure]:
         """From shared images to the nearest training image of the client that made it, and of held-out ones.
@@ -182,7 +182,7 @@ class Attacks:
             f"distance of the final model's features of {len(scores[0])} training and {len(scores[1])} held-out images "
             f"to the nearest of {len(classes)} shared vectors that is of their class"
         )
-        return attack_figures(name, *scores, note)
+        return attack_figures(name, scores[0], scores[1], note)
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ class Attacks:
 
     def _pixels(self, x: np.ndarray) -> torch.Tensor:
         """Rows of pixels in [0, 1]; of shared images, which are normalised, cut where they leave it, as for PSNR."""
-        x = to_device(x, self.device)
-        if x.dtype == torch.uint8:
-            return x.flatten(1).float() / 255
-        return self.normalisation.to_pixels(x).flatten(1)
+        images: torch.Tensor = to_device(x, self.device)
+        if images.dtype == torch.uint8:
+            return images.flatten(1).float() / 255
+        return self.normalisation.to_pixels(images).flatten(1)

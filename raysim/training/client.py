@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PERSONAL = "personal"  # key of a client's own parameters in its state, beside the names of the parts
 
-Forward = Callable[[torch.nn.Module, torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...]]
+Forward = Callable[[Any, torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...]]
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Step:
     ce: torch.Tensor
 
 
-def forward(module: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def forward(module: Any, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Features, logits and cross-entropy: the part of a local step that can be compiled."""
     features = module.features(x)
     logits = module.head(features)
@@ -161,12 +161,12 @@ def initial_model(config: RunConfig, data: FederatedData, device: torch.device) 
     return FlatModel(module.eval(), device)
 
 
-def make_optimizer(parameters: list[torch.nn.Parameter], config: RunConfig, t: int) -> Optimizer:
+def make_optimizer(parameters: Sequence[torch.Tensor], config: RunConfig, t: int) -> Optimizer:
     """The local optimiser of round t, fresh for every client and round."""
-    settings = {"lr": config.learning_rate(t), "weight_decay": config.weight_decay}
+    lr, weight_decay = config.learning_rate(t), config.weight_decay
     if config.optimizer == "adam":
-        return Adam(parameters, **settings)
-    return Sgd(parameters, momentum=config.momentum, **settings)
+        return Adam(parameters, lr=lr, weight_decay=weight_decay)
+    return Sgd(parameters, lr=lr, weight_decay=weight_decay, momentum=config.momentum)
 
 
 def begin(client: Client) -> None:

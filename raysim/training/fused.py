@@ -7,6 +7,7 @@ first rows, and the others get no step at all. Shorter batches are padded, and p
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.nn import functional as F
@@ -23,7 +24,7 @@ class Stack:
 
     def __init__(self, model: FlatModel, size: int, name: str):
         self.model = model
-        self.module = stacked(model.module, name).train()
+        self.module: Any = stacked(model.module, name).train()
         trainable = model.trainable
         self.weights = model.weights.repeat(size, 1)
         self.gradients = self.weights.new_zeros(size, trainable)
@@ -100,8 +101,8 @@ def pad(batches: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor,
     """The clients' (x, y) as one x, one y, and what each sample counts."""
     xs, ys = zip(*batches, strict=True)
     lengths = torch.tensor([len(y) for y in ys])[:, None]
-    share = (torch.arange(lengths.max()) < lengths) / lengths
-    return pad_sequence(xs, batch_first=True), pad_sequence(ys, batch_first=True), share.to(ys[0].device)
+    share = (torch.arange(max(map(len, ys))) < lengths) / lengths
+    return pad_sequence([*xs], batch_first=True), pad_sequence([*ys], batch_first=True), share.to(ys[0].device)
 
 
 def cross_entropies(logits: torch.Tensor, labels: torch.Tensor, share: torch.Tensor) -> torch.Tensor:

@@ -4,6 +4,7 @@ Making one of those classes imports torch's compiler: 70 MB and more than a seco
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from torch.optim.sgd import sgd
 class Optimizer(ABC):
     """Steps over tensors by their `grad`; those without one are left as they are."""
 
-    def __init__(self, parameters: list[Tensor]):
+    def __init__(self, parameters: Sequence[Tensor]):
         self.parameters = parameters
 
     def zero_grad(self) -> None:
@@ -23,9 +24,10 @@ class Optimizer(ABC):
 
     @torch.no_grad()
     def step(self) -> None:
-        used = [i for i, parameter in enumerate(self.parameters) if parameter.grad is not None]
+        used = [(i, p, p.grad) for i, p in enumerate(self.parameters) if p.grad is not None]
         if used:
-            self.update([self.parameters[i] for i in used], [self.parameters[i].grad for i in used], used)
+            which, parameters, gradients = ([*column] for column in zip(*used, strict=True))
+            self.update(parameters, gradients, which)
 
     @abstractmethod
     def update(self, parameters: list[Tensor], gradients: list[Tensor], which: list[int]) -> None:
@@ -35,7 +37,7 @@ class Optimizer(ABC):
 class Sgd(Optimizer):
     """As torch.optim.SGD, without dampening."""
 
-    def __init__(self, parameters: list[Tensor], *, lr: float, momentum: float = 0.0, weight_decay: float = 0.0):
+    def __init__(self, parameters: Sequence[Tensor], *, lr: float, momentum: float = 0.0, weight_decay: float = 0.0):
         super().__init__(parameters)
         self.settings = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         self.settings |= {"dampening": 0.0, "nesterov": False, "maximize": False, "fused": True}
@@ -49,10 +51,10 @@ class Sgd(Optimizer):
 
 
 class Adam(Optimizer):
-    """As torch.optim.Adam. `moments`, one for each parameter, are written in place: kept, they let it go on later."""
+    """As torch.optim.Adam. `moments`, one for each parameter, are changed in place: with them it can go on later."""
 
     def __init__(
-        self, parameters: list[Tensor], *, lr: float, weight_decay: float = 0.0,
+        self, parameters: Sequence[Tensor], *, lr: float, weight_decay: float = 0.0,
         betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, moments: list[dict[str, Tensor]] | None = None,
     ):  # fmt: skip
         super().__init__(parameters)
@@ -66,6 +68,6 @@ class Adam(Optimizer):
 
 
 def fresh_moments(parameter: Tensor) -> dict[str, Tensor]:
-    """Of an Adam that has not stepped."""
+    """The moments of an Adam that has not stepped yet."""
     zeros = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
     return zeros | {"step": torch.zeros((), device=parameter.device)}

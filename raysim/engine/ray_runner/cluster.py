@@ -1,4 +1,6 @@
-"""Getting a Ray cluster: the one RAY_ADDRESS names, or a local one of our own that ends with the run."""
+"""The Ray cluster of a run: the one that RAY_ADDRESS names, or a local one of our own that ends with the run."""
+
+from __future__ import annotations
 
 import json
 import logging
@@ -7,8 +9,10 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import ray
@@ -37,12 +41,12 @@ def worker_environment() -> dict[str, str]:
 
 
 @contextmanager
-def connected(metadata: dict[str, str] | None = None):
-    """Attach to RAY_ADDRESS, or start a local Ray; leave or stop it in the end. The dashboard shows the metadata."""
+def connected(metadata: dict[str, str] | None = None) -> Iterator[None]:
+    """Connect to RAY_ADDRESS, or start a local Ray, for as long as this lasts. The dashboard shows the metadata."""
     address = os.environ.get("RAY_ADDRESS")
     if address:
         _check_listening(address)
-    options = {"logging_level": logging.ERROR, "job_config": JobConfig(metadata=dict(metadata or {}))}
+    options: dict[str, Any] = {"logging_level": logging.ERROR, "job_config": JobConfig(metadata=dict(metadata or {}))}
     if address:
         options["runtime_env"] = {"env_vars": worker_environment()}
     else:  # its workers inherit ours, and those Ray starts beforehand can be used

@@ -58,7 +58,7 @@ class Placement:
     def start_server(self, config: Any, data: Any) -> Any:
         """A new server actor; config and data are references."""
         name = self._name("server", f"gpu {self.plan.server_gpu:g}" if self.plan.server_gpu else "cpu")
-        return ServerActor.options(
+        return ServerActor.options(  # type: ignore[attr-defined]
             name=name,
             namespace=self.namespace,
             num_gpus=self.plan.server_gpu,
@@ -69,7 +69,7 @@ class Placement:
         """A new client actor with this number; config and data are references."""
         cpus, gpus = self.plan.cpus_per_actor, self.plan.gpus_per_actor
         name = self._name(f"client-actor-{actor}", f"gpu {gpus:g}" if gpus else f"cpu {cpus:g}")
-        return ClientActor.options(
+        return ClientActor.options(  # type: ignore[attr-defined]
             name=name,
             namespace=self.namespace,
             num_cpus=cpus,
@@ -87,9 +87,9 @@ class Placement:
             for actor in lost[node]:
                 del self.slot[actor]
         joined = {}
-        for node in [node for node in alive.values() if node.id not in self.groups]:
-            if found := list(self._room_on(node)):
-                joined[node.id] = self._settle(node.id, found)
+        for new in [node for node in alive.values() if node.id not in self.groups]:
+            if found := list(self._room_on(new)):
+                joined[new.id] = self._settle(new.id, found)
         return lost, joined
 
     def move_server(self) -> int | None:

@@ -22,9 +22,9 @@ def weak(x: Tensor, draw: np.random.Generator, flip: bool = True) -> Tensor:
     flipped = (draw.random((count, 1)) < 0.5) & flip
     rows, columns = _reflected(np.arange(height) - down, height), _reflected(np.arange(width) - right, width)
     columns = np.where(flipped, columns[:, ::-1], columns)
-    rows, columns = (torch.from_numpy(at).to(x.device) for at in (rows, columns))
+    row, column = (torch.from_numpy(at).to(x.device) for at in (rows, columns))
     every = torch.arange(count, device=x.device)[:, None, None]
-    return x.permute(0, 2, 3, 1)[every, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
+    return x.permute(0, 2, 3, 1)[every, row[:, :, None], column[:, None]].permute(0, 3, 1, 2)
 
 
 def strong(x: Tensor, draw: np.random.Generator) -> Tensor:

@@ -84,7 +84,12 @@ def train_generator(
     batch_size: int, losses: dict[str, tuple[float, Loss]],
 ) -> dict[str, float]:  # fmt: skip
     """Adam on Σ factor·loss, a step per batch of (noise, labels), going on from its moments; the losses' means."""
-    optimizer = Adam([model.flat_parameter], moments=[moments], **settings)  # the moments are written in place
+    optimizer = Adam(
+        [model.flat_parameter],
+        lr=settings["lr"],
+        weight_decay=settings["weight_decay"],
+        moments=[moments],  # which are changed in place
+    )
     batches = list(zip(*(values.split(batch_size) for values in inputs), strict=True))
     factors = torch.tensor([factor for factor, _ in losses.values()], device=model.device)
     totals = torch.zeros_like(factors)

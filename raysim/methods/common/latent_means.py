@@ -67,5 +67,5 @@ def match(wanted: dict[int, set[int]], offered: dict[int, set[int]]) -> dict[int
     for client, classes in wanted.items():
         common = {j: len(classes & theirs) for j, theirs in sorted(offered.items()) if j != client}
         if any(common.values()):
-            matched[client] = max(common, key=common.get)
+            matched[client] = max(common, key=lambda j: common[j])
     return matched
