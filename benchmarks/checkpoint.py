@@ -36,10 +36,9 @@ class Kept:
 def kept_of(workload: Workload, per_client: int) -> Kept:
     """Of a round in which all clients train and share images; not optimised ones, which are as large."""
     from raysim.config import resolve
-    from raysim.data.federated_writer import federation
     from raysim.engine.in_process import InProcess
     from raysim.engine.simulation import Simulation
-    from raysim.single_run import prepare
+    from raysim.single_run import prepare, store
     from raysim.storage.checkpoint_writer import CheckpointWriter
 
     short = {
@@ -50,9 +49,9 @@ def kept_of(workload: Workload, per_client: int) -> Kept:
     config = resolve([("workload", settings_of(workload)), ("benchmark", synthesis | short)])
     runner, kept = InProcess(), Kept()
     try:
-        data = federation(config, *prepare(config), runner.put)
-        _, model_bytes = runner.start(data)
-        Simulation(config, data, runner, model_bytes, CheckpointWriter(kept, runner, None)).run()
+        data = store(config, *prepare(config), runner.put)
+        started = runner.start(config, data)
+        Simulation(config, data, runner, started.model_bytes, CheckpointWriter(kept, runner, runner.on_event)).run()
     finally:
         runner.stop()
     return kept

@@ -32,6 +32,7 @@ def settings(workload: Workload) -> dict[str, object]:
 def watch(run, turns: Turns, workload: Workload, data: str | None) -> type:
     """Give the run its images, time the phases of its rounds; the reporter that takes turns."""
     from raysim.data import Dataset, Split
+    from raysim.observe import progress
 
     def prepare(config):
         x, y = pixels(workload, data)
@@ -43,19 +44,20 @@ def watch(run, turns: Turns, workload: Workload, data: str | None) -> type:
 
         def round(self, t):
             self.phases, started = {}, time.perf_counter()
-            line = super().round(t)
+            metrics = super().round(t)
             # Until the average is there: otherwise it would be made in somebody else's turn.
             self.runner.get(self.weights)
             rest = time.perf_counter() - started - sum(self.phases.values())
-            return line | {"phases": self.phases | {"server and driver": rest}}
+            metrics.phases = self.phases | {"server and driver": rest}
+            return metrics
 
         def exchanges(self, part, *arguments):
             with self.phase(f"synthesis ({part.name})"):
                 super().exchanges(part, *arguments)
 
-        def pass_over(self, method, *arguments):
-            with self.phase("local training", method == "train"):
-                return super().pass_over(method, *arguments)
+        def carry_out(self, work, *arguments):
+            with self.phase("local training", work.name == "train"):
+                return super().carry_out(work, *arguments)
 
         def evaluate(self, t):
             with self.phase("evaluation"):
@@ -68,20 +70,17 @@ def watch(run, turns: Turns, workload: Workload, data: str | None) -> type:
             if wanted:
                 self.phases[name] = self.phases.get(name, 0.0) + time.perf_counter() - started
 
-    class Reporter:
-        """Says nothing; waits instead."""
+    class Reporter(progress.Reporter):
+        """Prints nothing; waits instead."""
 
         def say(self, text):
             pass
 
-        def start(self, rounds):
+        def on_start(self, settings, out):
             turns.ready()
 
-        def round(self, line):
-            turns.done(phases=line["phases"], terms={"ce": line["train_loss"]} | line["terms"])
-
-        def stop(self):
-            pass
+        def on_round(self, metrics):
+            turns.done(phases=metrics.phases, terms={"ce": metrics.train_loss} | metrics.terms)
 
     run.prepare, run.Simulation = prepare, Watched
     return Reporter

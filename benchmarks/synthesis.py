@@ -45,6 +45,7 @@ def throughput(workload: Workload, settings: dict, data: str | None, groups: int
 
     from benchmarks.ours import settings as settings_of
     from raysim.config import resolve
+    from raysim.data.normalisation import Normalisation
     from raysim.models import build
     from raysim.models.flat import FlatModel
     from raysim.training.client import Client
@@ -64,7 +65,7 @@ def throughput(workload: Workload, settings: dict, data: str | None, groups: int
     draw = torch.Generator().manual_seed(0)
     prototypes = torch.rand(CLASSES, model.module.feature_size, generator=draw)
     noise = [torch.randn(images.shape, generator=draw) for images, _ in batches]
-    channels = torch.full((1, workload.shape[0], 1, 1), 127.5)
+    scale = Normalisation.half(workload.shape[0]).on(torch.device("cpu"))
     work = settings["steps"] * sum(len(labels) for _, labels in batches)
 
     def ours():
@@ -74,7 +75,7 @@ def throughput(workload: Workload, settings: dict, data: str | None, groups: int
             real, labels = (torch.cat(column) for column in zip(*batches[of], strict=True))
             real = real.contiguous(memory_format=torch.channels_last)  # as a client holds them
             client = Client(
-                first, 1, config, CLASSES, model, model.weights, real, labels, {}, {}, mean=channels, std=channels / 2
+                first, 1, config, CLASSES, model, model.weights, real, labels, {}, {}, normalisation=scale
             )  # fmt: skip
             made.append(hfmds.synthesise(client, real, labels, prototypes[labels], torch.cat(noise[of])))
         return torch.cat(made)
