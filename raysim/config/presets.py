@@ -61,6 +61,7 @@ _SDAFL_CIFAR10 = {"sdafl.gan_rounds": 400, "sdafl.server_steps": 10, "sdafl.lamb
 # --method mixup, fixmatch or fixmatch+mixup, and --local-steps 40.
 _SDAFL_SEMI = {"classes_per_client": 2, "labelled": 50, "unlabelled_batch": 64, "batch_size": 16, "local_steps": 35}
 
+# fmt: off
 PRESETS: dict[str, Preset] = {
     "hfmds-100clients": Preset(
         "the main job: HFMDS clients and a FedPA server on shapes, one class per client (weights: docs/results.md)",
@@ -254,6 +255,7 @@ PRESETS: dict[str, Preset] = {
     )
     for clients in (10, 20, 30, 40, 50)
 }
+# fmt: on
 
 # -- small variants: fewer images, rounds and steps, so that a run takes minutes on two CPU cores. The figures are not
 # the papers'. The last round is one before another synthesis, which that one round would not show.

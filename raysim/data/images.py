@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from PIL import BmpImagePlugin, Image, JpegImagePlugin, PngImagePlugin, WebPImagePlugin
 
-from raysim.data.dataset import wrong
+from raysim.data.dataset import MAX_SIDE, Source, wrong
 from raysim.errors import InputError
 
 # The plugins are called directly: Image.open would try others, and refuses very large images without naming their size.
@@ -28,7 +28,6 @@ FORMATS = (
     (b"RIFF", WebPImagePlugin.WebPImageFile),
 )
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
-MAX_SIDE = 4096  # pixels
 MAX_BYTES = 128 * 2**20  # of an encoded image: more than 4096x4096 pixels need, uncompressed
 CHUNK = 64  # images per task
 THREADS = min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
@@ -58,6 +57,11 @@ def decode(items: Iterable[tuple[str, bytes | Path]], count: int, image_size: in
 def reader(files: list[Path]) -> Callable[[np.ndarray, int | None], np.ndarray]:
     """How a Source reads images that are files of their own."""
     return lambda rows, size: decode(((str(files[row]), files[row]) for row in rows), len(rows), size)
+
+
+def in_memory(x: np.ndarray, y: np.ndarray) -> Source:
+    """A Source of images that are decoded already."""
+    return Source(y.astype(np.int64), lambda rows, size: resize(x if len(rows) == len(x) else x[rows], size))
 
 
 def resize(x: np.ndarray, image_size: int | None) -> np.ndarray:

@@ -89,7 +89,7 @@ class Partitioner:
         keys = list(setting_fields(cls))
         if len(keys) > 1 or bool(value) != bool(keys):
             return None
-        return {key: value for key in keys}
+        return dict.fromkeys(keys, value)
 
     def deal(self, labels: ArrayLike, classes: int, clients: int, seed: int) -> Partition:
         """Give the samples with these labels (0 … classes - 1) to the clients, so that every client has one."""

@@ -10,6 +10,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from raysim.data import images
+from raysim.data.dataset import Found
+from raysim.data.loaders.base import Loader, Request
 from raysim.rng import stream
 
 SIZE = 32
@@ -96,6 +99,26 @@ FIGURES = {
 CLASS_NAMES = tuple(FIGURES)
 
 
+class Shapes(Loader):
+    """The dataset that is built in: as many images as asked for."""
+
+    turn = 0
+
+    def find(self, request: Request) -> Found | None:
+        if request.name != "shapes":
+            return None
+        train_size = request.train_size or TRAIN_SIZE
+        if request.fraction is not None:
+            train_size = max(1, round(request.fraction * TRAIN_SIZE))
+        sizes = {"train": train_size, "test": request.test_size or TEST_SIZE}
+        splits = [images.in_memory(*generate(split, count, request.seed)) for split, count in sizes.items()]
+        return Found(CLASS_NAMES, *splits, sized=True)
+
+    def catalogue(self) -> dict[str, str]:
+        number = f"{TRAIN_SIZE:,} + {TEST_SIZE:,} or as many as asked for"
+        return {"shapes": f"figures on cluttered backgrounds, {number}, RGB 32x32, 10 classes; built in"}
+
+
 def generate(split: str, count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """The first `count` images of a split: uint8 [count, 3, 32, 32], and their labels, int64 [count].
 
@@ -150,14 +173,14 @@ def _draw(rng: np.random.Generator, figure: Callable, n: int) -> np.ndarray:
     mess = np.clip(background + mess * 3 // 4, 0, 255)
 
     noise = _bytes(rng, 2, 3, n, SIZE, SIZE)
-    images = np.empty((n, 3, SIZE, SIZE), np.uint8)
+    drawn = np.empty((n, 3, SIZE, SIZE), np.uint8)
     for channel in range(3):
         pixels = background[:, channel].reshape(n, 1, 1)
         for mask, colours in ((shade, second), (inside, lighter), (clutter, mess)):
             pixels = pixels + ((colours[:, channel].reshape(n, 1, 1) - pixels) * mask >> 7)
         deviation = noise[0, channel].astype(np.int16) + noise[1, channel] - 255  # triangular, in -255..255
-        images[:, channel] = np.clip(pixels + (deviation * NOISE >> 8), 0, 255)
-    return images
+        drawn[:, channel] = np.clip(pixels + (deviation * NOISE >> 8), 0, 255)
+    return drawn
 
 
 def _bytes(rng: np.random.Generator, *shape: int) -> np.ndarray:

@@ -6,7 +6,7 @@ file's name (train-00000-of-00001.parquet, test…, validation…) or that of it
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from raysim.data import images
 from raysim.data.dataset import Found, Source, check_labels, wrong
+from raysim.data.loaders.base import Loader, Request
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("fine_label", "label")  # CIFAR-100 has a coarse one too
@@ -30,11 +31,28 @@ class _File:
     class_names: tuple[str, ...] | None
 
 
+class ParquetFolder(Loader):
+    """A folder of Parquet files."""
+
+    turn = 2
+
+    def find(self, request: Request) -> Found | None:
+        folder = request.folder
+        if folder is None:
+            return None
+        if has_files(folder):
+            return replace(find_splits(folder), name=folder.resolve().name)
+        if (inner := next((file.parent for file in sorted(folder.glob("*/*.parquet"))), None)) is not None:
+            raise wrong(f"{folder}: the Parquet files are in {inner}; give that folder")
+        return None
+
+
 def has_files(folder: Path) -> bool:
+    """Whether Parquet files are in the folder, or in a folder of a split in it."""
     return any(folder.glob("*.parquet")) or any(_files(folder, "train"))
 
 
-def find(
+def find_splits(
     folder: Path,
     class_names: tuple[str, ...] | None = None,
     label_columns: tuple[str, ...] = LABEL_COLUMNS,
@@ -42,7 +60,7 @@ def find(
 ) -> Found:
     """The splits of a folder for which `has_files`. Class names: as given, or from the files, or numbers.
 
-    Where the dataset counts its labels from `first_label`, files that do so too and files from 0 are both understood.
+    Of a dataset that numbers its classes from `first_label`, files that number them from 0 are understood too.
     """
     test = next((files for split in TEST_SPLITS if (files := _files(folder, split))), [])
     train = _files(folder, "train") or [file for file in sorted(folder.glob("*.parquet")) if file not in test]
