@@ -1,14 +1,15 @@
 """The papers' settings by name (`--preset`); flags given beside a preset win over it."""
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
 class Preset:
-    """Settings with where they come from."""
+    """Settings by name, with a line about their origin."""
 
     about: str
-    settings: dict[str, object]
+    settings: dict[str, Any]
 
 
 # HFMDS-FL (arXiv 2308.04761), section V and table 1. The rounds and the active clients of its table 2 are not
@@ -257,8 +258,8 @@ PRESETS: dict[str, Preset] = {
 }
 # fmt: on
 
-# -- small variants: fewer images, rounds and steps, so that a run takes minutes on two CPU cores. The figures are not
-# the papers'. The last round is one before another synthesis, which that one round would not show.
+# -- small variants: fewer images, rounds and steps, so that a run takes minutes on two CPU cores; their figures are not
+# the papers'. They end before another synthesis, whose effect a single round would not show.
 
 _SMALL = {"train_size": 2000, "test_size": 1000, "rounds": 14}
 _SMALL_PARTS = {

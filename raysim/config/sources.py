@@ -148,7 +148,8 @@ def resolve(layers: list[Layer]) -> RunConfig:
 def _expand_methods(layers: list[Layer]) -> tuple[str, list[Layer]]:
     """The method of the last layer that gives one; and the layers, with aliases replaced by what they stand for."""
     field = setting_fields(RunConfig)["method"]
-    method, expanded = field.default, []
+    method: str = RunConfig.method
+    expanded: list[Layer] = []
     for where, values in layers:
         if "method" in values:
             if isinstance(values["method"], Switch):

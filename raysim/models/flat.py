@@ -1,9 +1,11 @@
-"""A model whose weights are one vector: loading, averaging and the optimiser step each become one operation."""
+"""A model whose weights are one vector, so that loading, averaging and an optimiser step are one operation each."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from fnmatch import fnmatch
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +13,9 @@ from torch import nn
 
 
 class FlatModel:
-    """A module laid over two flat float32 buffers, `weights` (parameters, then floating buffers) and `gradients`.
+    """A module whose tensors are views of two flat float32 vectors.
+
+    They are `weights` (parameters, then floating buffers) and `gradients`.
 
     >>> model = FlatModel(nn.Linear(2, 1), torch.device("cpu"))
     >>> model.load(torch.tensor([1.0, 2.0, 3.0]))
@@ -51,7 +55,7 @@ class FlatModel:
     def view(self, flat: torch.Tensor, name: str) -> torch.Tensor:
         """The part of a flat vector (or of each row of a matrix) that belongs to one parameter or buffer, in its shape.
 
-        Convolution kernels lie in it channels-last, as both CPUs and GPUs compute them fastest.
+        Convolution kernels are stored channels-last, with which both CPUs and GPUs compute fastest.
         """
         start, shape = self.spans[name]
         part = flat[..., start : start + shape.numel()]
@@ -61,6 +65,7 @@ class FlatModel:
         return part.view(*flat.shape[:-1], out, height, width, channels).movedim(-1, -3)
 
     def load(self, flat: torch.Tensor) -> None:
+        """Copy these weights into the model."""
         self.weights.copy_(flat)
 
     def frozen(self, flat: torch.Tensor) -> FlatModel:
@@ -69,8 +74,8 @@ class FlatModel:
         model.load(flat)
         return model
 
-    def personal_mask(self, parts, t: int) -> torch.Tensor | None:
-        """Which elements the parts leave at the clients in round t, or None for none."""
+    def personal_mask(self, parts: Iterable[Any], t: int) -> torch.Tensor | None:
+        """The elements that a method's parts leave at the clients in round t; None if there are none."""
         patterns = [pattern for part in parts for pattern in part.personal(self.module, t)]
         matched = [n for n in self.spans if any(fnmatch(n, p) for p in patterns)]
         if not matched:
@@ -81,6 +86,6 @@ class FlatModel:
         return mask
 
     def export(self, flat: torch.Tensor) -> dict[str, np.ndarray]:
-        """Name -> array, as saved and hashed; integer buffers as they are here."""
+        """Arrays by name, as they are saved and hashed; integer buffers are those of this model."""
         arrays = {name: self.view(flat, name).cpu().numpy().copy() for name in self.spans}
         return arrays | {name: b.cpu().numpy().copy() for name, b in self.integer_buffers.items()}

@@ -1,8 +1,9 @@
-"""A generator of features (never images) of a wanted class, and how it is trained and measured (FedPA, FedGen)."""
+"""A generator of features (not images) of a given class, its training and its measures (FedPA, FedGen)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,37 +37,38 @@ class Generator(nn.Module):
 
 
 def build_generator(noise_size: int, classes: int, feature_size: int, seed: int) -> Generator:
-    """On the CPU, freshly initialised; the same seed gives the same weights, torch's RNG stays."""
+    """A generator on the CPU with new weights, which depend on the seed only; torch's generator is unchanged."""
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)  # not torch.manual_seed, which would also reseed the GPUs
         return Generator(noise_size, classes, feature_size)
 
 
 def for_classifier(classifier: FlatModel, noise_size: int, weights: Tensor | None = None, seed: int = 0) -> FlatModel:
-    """A generator of this classifier's features, on its device; with these weights, or new."""
-    size = classifier.module.head.out_features, classifier.module.feature_size
-    model = FlatModel(build_generator(noise_size, *size, seed).eval(), classifier.device)
+    """A generator of this classifier's features, on its device, with these weights or new ones."""
+    module: Any = classifier.module  # a classifier
+    generator = build_generator(noise_size, module.head.out_features, module.feature_size, seed)
+    model = FlatModel(generator.eval(), classifier.device)
     if weights is not None:
         model.load(weights)
     return model
 
 
 def fresh_state(classifier: FlatModel, noise_size: int, seed: int) -> dict[str, object]:
-    """What a server keeps of a generator of this classifier's features: its weights and Adam's moments."""
+    """The state of a new generator of this classifier's features at the server: its weights and Adam's moments."""
     model = for_classifier(classifier, noise_size, seed=seed)
     return {"generator": model.weights, "adam": fresh_moments(model.flat_parameter)}
 
 
 @torch.no_grad()
 def make(model: FlatModel, noise: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Features with their labels."""
+    """Generated features with their labels."""
     return model.module(noise, labels), labels
 
 
 def draw_inputs(
     stream: np.random.Generator, counts: Tensor, size: int, noise_size: int, uniform: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Noise, and labels in proportion to the counts: drawn on the host, moved to the counts' device once."""
+    """Noise, and labels in proportion to the counts; drawn on the host and moved to the counts' device at once."""
     weights = counts.double().cpu().numpy()
     labels = torch.from_numpy(stream.choice(len(weights), size, p=weights / weights.sum()))
     draw = stream.random if uniform else stream.standard_normal
@@ -90,15 +92,15 @@ def diversity(made: Tensor, labels: Tensor, noise: Tensor, pairs: str = "same") 
     """FedPA eq. 7, over pairs with the same label; or with different ones, or over all (FedGen)."""
     same = labels[:, None] == labels
     counted = {"same": same, "different": ~same, "all": torch.ones_like(same)}[pairs]
-    # Differences written out: their norm has gradient 0, not NaN, where a pair is one sample twice.
+    # Not cdist: the norm of a difference has gradient 0, not NaN, if both of a pair are the same sample.
     apart, noise_apart = (torch.linalg.vector_norm(v[:, None] - v, dim=2) for v in (made, noise))
     return (-(counted * apart * noise_apart).mean()).exp()
 
 
 def class_distances(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean L2 distance of two features of one class, and of two classes; 0 where there are no such two.
+    """Mean L2 distance of two features of the same class, and of different classes; 0 if there are no such pairs.
 
-    FedPA's table V leaves the measure open. That its two figures agree for the untrained generator speaks for pairs.
+    FedPA's table V does not define its measure; that its two figures agree for the untrained generator suggests pairs.
     """
     apart = torch.cdist(features, features, compute_mode="donot_use_mm_for_euclid_dist")
     same = labels[:, None] == labels
@@ -107,16 +109,16 @@ def class_distances(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def measure(features: Tensor, labels: Tensor, prefix: str) -> dict[str, float]:
-    """Their distances (FedPA's table V) as metrics."""
+    """The distances between features (FedPA's table V) as metrics."""
     intra, inter = torch.stack(class_distances(features, labels)).tolist()
     return {f"{prefix}intra": intra, f"{prefix}inter": inter}
 
 
 def train_generator(
-    model: FlatModel, moments: dict[str, Tensor], settings: dict[str, float], inputs: tuple[Tensor, Tensor],
+    model: FlatModel, moments: dict[str, Tensor], settings: dict[str, Any], inputs: tuple[Tensor, Tensor],
     batch_size: int, losses: dict[str, tuple[float, Loss]],
 ) -> dict[str, float]:  # fmt: skip
-    """Adam on Σ factor·loss, a step per batch of (noise, labels), going on from its moments; the losses' means."""
+    """Train by Adam on Σ factor·loss, a step per batch of (noise, labels), from these moments; returns mean losses."""
     optimizer = Adam([model.flat_parameter], moments=[moments], **settings)  # the moments are written in place
     batches = list(zip(*(values.split(batch_size) for values in inputs), strict=True))
     factors = torch.tensor([factor for factor, _ in losses.values()], device=model.device)

@@ -8,7 +8,7 @@ from raysim.data import images
 from raysim.data.dataset import Found, Source, wrong
 from raysim.data.loaders.base import Loader, Request
 
-TEST_FOLDERS = ("test", "validation", "valid", "val")  # in this order
+TEST_FOLDERS = ("test", "validation", "valid", "val")  # the first one found is used
 EXPECTED = "give a folder with *.parquet files, train/<class>/ and test/<class>/, or <class>/ holding .png or .jpg"
 
 
@@ -23,7 +23,7 @@ class ImageFolder(Loader):
 
 def _find(folder: Path) -> Found:
     train, test = folder, None
-    if _folders(folder / "train"):  # without sub-folders it is a class of that name
+    if _folders(folder / "train"):  # without sub-folders, train is a class of that name
         train = folder / "train"
         test = next((folder / name for name in TEST_FOLDERS if _folders(folder / name)), None)
     class_names = tuple(path.name for path in _folders(train))
@@ -47,7 +47,9 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _source(root: Path, class_names: tuple[str, ...], notes: list[str]) -> Source:
-    files, y, ignored = [], [], 0
+    files: list[Path] = []
+    y: list[int] = []
+    ignored = 0
     for folder in _folders(root):
         inside = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
         mine = [path for path in inside if path.suffix.lower() in images.EXTENSIONS]

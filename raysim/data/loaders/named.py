@@ -20,7 +20,7 @@ from raysim.data.loaders import parquet
 from raysim.data.loaders.base import Loader, Request
 from raysim.data.torchvision_import import import_torchvision
 
-DEBIAN = Path("/usr/share/datasets")  # Debian's dataset-fashion-mnist puts its files into fashion-mnist/ here
+DEBIAN = Path("/usr/share/datasets")  # of Debian's packages: dataset-fashion-mnist has its files in fashion-mnist/
 DIGITS = tuple("0123456789")
 FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
@@ -36,6 +36,9 @@ CIFAR100 = """
 """
 
 
+Splits = tuple[Source, Source]  # training and test
+
+
 @dataclass(frozen=True)
 class Named:
     """A public dataset."""
@@ -44,7 +47,7 @@ class Named:
     class_names: tuple[str, ...]
     layout: str  # the file or folder in DIR that shows that torchvision's layout of the dataset is there
     download: Callable[[Any, Path], object]  # (torchvision.datasets, DIR): makes torchvision download it to DIR
-    read: Callable[[Any, Path], list[Source]] | None = None  # (torchvision.datasets, DIR) -> train, test; None: idx
+    read: Callable[[Any, Path], Splits] | None = None  # (torchvision.datasets, DIR) -> train, test; None: idx
     idx_files: tuple[str, str] = ("train", "t10k")  # the beginnings of their names, training and test
     first_label: int = 0
     upright: bool = True  # False: stored with rows and columns exchanged
@@ -52,26 +55,29 @@ class Named:
     image_size: int | None = None  # unless the user gives another
 
 
-def _cifar(kind: str) -> Callable[[Any, Path], list[Source]]:
-    def read(datasets: Any, root: Path) -> list[Source]:
-        splits = [getattr(datasets, kind)(root, train=train) for train in (True, False)]
-        return [images.in_memory(np.moveaxis(split.data, 3, 1), np.array(split.targets)) for split in splits]
+def _cifar(kind: str) -> Callable[[Any, Path], Splits]:
+    def read(datasets: Any, root: Path) -> Splits:
+        splits = (getattr(datasets, kind)(root, train=train) for train in (True, False))
+        train, test = (images.in_memory(np.moveaxis(split.data, 3, 1), np.array(split.targets)) for split in splits)
+        return train, test
 
     return read
 
 
-def _svhn(datasets: Any, root: Path) -> list[Source]:
-    splits = [datasets.SVHN(root, split=split) for split in ("train", "test")]
-    return [images.in_memory(split.data, split.labels) for split in splits]
+def _svhn(datasets: Any, root: Path) -> Splits:
+    splits = (datasets.SVHN(root, split=split) for split in ("train", "test"))
+    train, test = (images.in_memory(split.data, split.labels) for split in splits)
+    return train, test
 
 
-def _celeba(datasets: Any, root: Path) -> list[Source]:
-    sources = []
-    for split in (datasets.CelebA(root, split=split) for split in ("train", "test")):
+def _celeba(datasets: Any, root: Path) -> Splits:
+    def source(split: Any) -> Source:
         files = [root / "celeba" / "img_align_celeba" / name for name in split.filename]
         smiling = split.attr[:, split.attr_names.index("Smiling")].numpy().astype(np.int64)
-        sources.append(Source(smiling, images.reader(files)))
-    return sources
+        return Source(smiling, images.reader(files))
+
+    train, test = (source(datasets.CelebA(root, split=split)) for split in ("train", "test"))
+    return train, test
 
 
 DATASETS = {
@@ -164,6 +170,7 @@ def _find(name: str, data: str | Path | None, download: bool) -> Found:
 
 
 def _read(named: Named, root: Path, debian: Path) -> Found | None:
+    """The dataset in torchvision's layout or Debian's; None if it is in neither."""
     if named.read is None:
         for folder in (root / named.layout, root / named.layout / "gzip", debian):
             if splits := _idx_splits(named, folder):
@@ -178,27 +185,30 @@ def _read(named: Named, root: Path, debian: Path) -> Found | None:
         raise wrong(f"{place}: torchvision cannot read it ({error}); delete it, then give --download") from error
 
 
-def _idx_splits(named: Named, folder: Path) -> list[Source] | None:
+def _idx_splits(named: Named, folder: Path) -> Splits | None:
     """Training and test split from the four idx files in a folder; None if the folder has none of them."""
     names = [f"{split}-{kind}-ubyte" for split in named.idx_files for kind in ("images-idx3", "labels-idx1")]
-    places = [next((path for path in (folder / n, folder / f"{n}.gz") if path.is_file()), None) for n in names]
-    if not any(places):
+    places = {n: next((path for path in (folder / n, folder / f"{n}.gz") if path.is_file()), None) for n in names}
+    files = [path for path in places.values() if path is not None]
+    if not files:
         return None
-    if None in places:
-        raise wrong(f"{folder / names[places.index(None)]}: missing beside the others; complete or delete that folder")
-    splits = []
-    for pixels, labels in (places[:2], places[2:]):
-        x, y = idx.read_images(pixels), idx.read_labels(labels).astype(np.int64)
-        if len(x) != len(y):
-            raise wrong(f"{pixels}: {len(x)} images, but {len(y)} labels in {labels.name}; replace both files")
-        check_labels(y, len(named.class_names), str(labels), named.first_label)
-        x = x if named.upright else x.transpose(0, 2, 1)
-        splits.append(images.in_memory(x[:, None], y - named.first_label))
-    return splits
+    if missing := [name for name, path in places.items() if path is None]:
+        raise wrong(f"{folder / missing[0]}: missing beside the others; complete or delete that folder")
+    return _idx_split(named, *files[:2]), _idx_split(named, *files[2:])
+
+
+def _idx_split(named: Named, pixels: Path, labels: Path) -> Source:
+    """One split from its file of images and its file of labels."""
+    x, y = idx.read_images(pixels), idx.read_labels(labels).astype(np.int64)
+    if len(x) != len(y):
+        raise wrong(f"{pixels}: {len(x)} images, but {len(y)} labels in {labels.name}; replace both files")
+    check_labels(y, len(named.class_names), str(labels), named.first_label)
+    x = x if named.upright else x.transpose(0, 2, 1)
+    return images.in_memory(x[:, None], y - named.first_label)
 
 
 def _download(name: str, named: Named, root: Path) -> None:
     try:
         named.download(import_torchvision().datasets, root)
-    except Exception as error:  # no network, no space, a server's answer, a missing package: torchvision says which
+    except Exception as error:  # no network, no space, a server's refusal, a missing package
         raise wrong(f"{name}: download to {root} failed ({error}); fetch it elsewhere and give --data DIR") from error
