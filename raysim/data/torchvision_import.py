@@ -25,7 +25,7 @@ def import_torchvision() -> ModuleType:
             if MISSING_OPERATORS not in str(error):
                 raise
         for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-            del sys.modules[name]  # imported by half
+            del sys.modules[name]  # only half imported
         if not _kept:
             import torch
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 class VaeClassifier(nn.Module):
     """A classifier whose feature is the latent mean, in (0, 1), and which can decode a latent vector to an image.
 
-    `decoder(z)` gives pixels in [0, 1]; `log_variance(encoder(x))` is that of z, which is sampled only in training.
+    `decoder(z)` gives pixels in [0, 1]. `log_variance(encoder(x))` is for sampling z, which only training does.
     """
 
     def __init__(self, encoder: nn.Module, encoded: int, latent: int, decoder: nn.Module, classes: int):
