@@ -49,7 +49,7 @@ class Switch(StrEnum):
 def from_command_line(arguments: list[str]) -> dict[str, object]:
     """`--key value`, `--key=value`, `--switch` and `--no-switch` as a dict; keys are written with underscores.
 
-    A flag without a value gets a Switch; `resolve`, which knows the settings' types, refuses it where a value is needed.
+    A flag without a value gets a Switch. `resolve`, which knows the settings' types, refuses it if a value is needed.
 
     >>> from_command_line(["--batch-size", "5", "--no-metrics"])
     {'batch_size': '5', 'metrics': <Switch.OFF: 'false'>}
