@@ -1,14 +1,15 @@
 """The papers' settings by name (`--preset`); flags given beside a preset win over it."""
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
 class Preset:
-    """Settings with where they come from."""
+    """Settings by name, with a line about their origin."""
 
     about: str
-    settings: dict[str, object]
+    settings: dict[str, Any]
 
 
 # HFMDS-FL (arXiv 2308.04761), section V and table 1. The rounds and the active clients of its table 2 are not
@@ -61,6 +62,7 @@ _SDAFL_CIFAR10 = {"sdafl.gan_rounds": 400, "sdafl.server_steps": 10, "sdafl.lamb
 # --method mixup, fixmatch or fixmatch+mixup, and --local-steps 40.
 _SDAFL_SEMI = {"classes_per_client": 2, "labelled": 50, "unlabelled_batch": 64, "batch_size": 16, "local_steps": 35}
 
+# fmt: off
 PRESETS: dict[str, Preset] = {
     "hfmds-100clients": Preset(
         "the main job: HFMDS clients and a FedPA server on shapes, one class per client (weights: docs/results.md)",
@@ -254,9 +256,10 @@ PRESETS: dict[str, Preset] = {
     )
     for clients in (10, 20, 30, 40, 50)
 }
+# fmt: on
 
-# -- small variants: fewer images, rounds and steps, so that a run takes minutes on two CPU cores. The figures are not
-# the papers'. The last round is one before another synthesis, which that one round would not show.
+# -- small variants: fewer images, rounds and steps, so that a run takes minutes on two CPU cores; their figures are not
+# the papers'. They end before another synthesis, whose effect a single round would not show.
 
 _SMALL = {"train_size": 2000, "test_size": 1000, "rounds": 14}
 _SMALL_PARTS = {

@@ -39,9 +39,7 @@ class _DataSettings:
 
     clients: int = setting(100, "number of clients that share the training split", minimum=1)
     active: int | None = setting(None, "number of clients that train in each round; by default all", minimum=1)
-    partition: str = setting(
-        "dirichlet", "how the training samples are dealt to the clients", choices=partitions.names
-    )
+    partition: str = setting("dirichlet", "how the training samples are dealt to the clients", choices=partitions.names)
 
 
 if TYPE_CHECKING:
@@ -109,7 +107,7 @@ class RunConfig(_PartitionSettings):
     fuse: int = setting(1, "clients to train in one vectorised step; changes the last bits of the result", minimum=1)
     threads: int = setting(1, "torch threads per actor; changes the last bits of the result", minimum=1)
     precision: Literal["float32", "tf32", "bf16"] = setting(
-        "float32", "precision of local training: tf32 for products and convolutions on GPUs, or bf16 where autocast allows it"
+        "float32", "precision of local training: tf32 for products and convolutions on GPUs, or bf16 by autocast"
     )
     compile: Literal["no", "yes", "cuda-graphs"] = setting(
         "no", "compile the local forward pass with torch.compile; cuda-graphs also replays it, on GPUs"
@@ -147,9 +145,7 @@ class RunConfig(_PartitionSettings):
         minimum=0, decides_result=False,
     )  # fmt: skip
     resume: bool = setting(False, "continue the run in --out, if there is one", decides_result=False)
-    out: str | None = setting(
-        None, "run directory; by default runs/<method>-<dataset>-<time>", decides_result=False
-    )
+    out: str | None = setting(None, "run directory; by default runs/<method>-<dataset>-<time>", decides_result=False)
     overwrite: bool = setting(False, "replace the run directory if it exists", decides_result=False)
 
     def learning_rate(self, t: int) -> float:

@@ -19,7 +19,7 @@ from raysim.settings import convert, flag, is_switch, nearest, setting_fields
 Layer = tuple[str, dict[str, object]]  # where it comes from ("command line", a file, a preset), key -> value
 Fields = dict[str, Field[Any]]  # key -> setting; a part's keys begin with its prefix, as in fedprox.mu
 
-# A later layer that gives one of these takes back the other of an earlier layer.
+# Of each pair a run has one: giving it in a later layer takes back the other of an earlier layer.
 EITHER_OR = (("local_epochs", "local_steps"), ("train_size", "fraction"), ("actors", "actor_per_client"))
 
 
@@ -40,7 +40,7 @@ class _Known:
 
 
 class Switch(StrEnum):
-    """The value of a flag that was given none: `--download` or `--no-download`. Only a bool setting accepts it."""
+    """The value of a flag without one, such as `--download` or `--no-download`; only bool settings accept it."""
 
     ON = "true"
     OFF = "false"
@@ -49,7 +49,7 @@ class Switch(StrEnum):
 def from_command_line(arguments: list[str]) -> dict[str, object]:
     """`--key value`, `--key=value`, `--switch` and `--no-switch` as a dict; keys are written with underscores.
 
-    A flag without a value gets a Switch, since which settings are switches is known only once the method is.
+    A flag without a value gets a Switch. `resolve`, which knows the settings' types, refuses it if a value is needed.
 
     >>> from_command_line(["--batch-size", "5", "--no-metrics"])
     {'batch_size': '5', 'metrics': <Switch.OFF: 'false'>}
@@ -65,7 +65,7 @@ def from_command_line(arguments: list[str]) -> dict[str, object]:
         if not equals:
             # A value may be negative (-0.5) but never starts with two dashes.
             value = rest.pop(0) if rest and not rest[0].startswith("--") else Switch.ON
-        if value is Switch.ON and key.startswith("no-"):
+        if value == Switch.ON and key.startswith("no-"):
             key, value = key[3:], Switch.OFF
         values[key.replace("-", "_")] = value
     return values
@@ -148,7 +148,8 @@ def resolve(layers: list[Layer]) -> RunConfig:
 def _expand_methods(layers: list[Layer]) -> tuple[str, list[Layer]]:
     """The method of the last layer that gives one; and the layers, with aliases replaced by what they stand for."""
     field = setting_fields(RunConfig)["method"]
-    method, expanded = field.default, []
+    method: str = RunConfig.method
+    expanded: list[Layer] = []
     for where, values in layers:
         if "method" in values:
             if isinstance(values["method"], Switch):

@@ -1,4 +1,4 @@
-"""What a dataset is once it is loaded, what it is before that, and how a part of it is kept."""
+"""A dataset after loading and before, when only its labels are known; and how to keep a part of it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,22 +7,27 @@ import numpy as np
 
 from raysim.errors import InputError
 
-HELD_OUT = 6  # one image in six becomes the test split where there is none
+HELD_OUT = 6  # without a test split, one image in six is held out for it
+MAX_SIDE = 4096  # pixels of an image
 
 
 @dataclass(frozen=True)
 class Split:
+    """Images and their labels."""
+
     x: np.ndarray  # uint8 [N, C, H, W], C-contiguous
     y: np.ndarray  # int64 [N]
 
 
 @dataclass(frozen=True)
 class Dataset:
+    """A loaded dataset."""
+
     name: str
     class_names: tuple[str, ...]
     train: Split
     test: Split
-    notes: tuple[str, ...] = ()  # what the run should tell the user, a line each
+    notes: tuple[str, ...] = ()  # one line each, shown to the user
 
     @property
     def classes(self) -> int:
@@ -36,9 +41,9 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Source:
-    """One split before its images are read: every label, and a way to the images of some rows.
+    """One split before its images are read: all labels, and a function that reads the images of some rows.
 
-    Rows are chosen by their labels first, so that a tenth of CelebA costs a tenth of the time and memory.
+    Rows are chosen by their labels before reading, so that a tenth of CelebA costs a tenth of the time and memory.
     """
 
     y: np.ndarray  # int64 [N]
@@ -47,12 +52,15 @@ class Source:
 
 @dataclass(frozen=True)
 class Found:
-    """What a loader found on disk."""
+    """A dataset that a loader has found."""
 
     class_names: tuple[str, ...]
     train: Source
-    test: Source | None  # none: a part of train is held out
-    notes: tuple[str, ...] = ()
+    test: Source | None  # None: a part of train is held out for it
+    notes: tuple[str, ...] = ()  # one line each, shown to the user
+    name: str | None = None  # if it is not the one that was asked for
+    image_size: int | None = None  # unless the user gives another
+    sized: bool = False  # whether the splits already have the sizes that were asked for
 
 
 def wrong(message: str) -> InputError:
@@ -61,7 +69,7 @@ def wrong(message: str) -> InputError:
 
 
 def check_labels(y: np.ndarray, classes: int, where: str, first: int = 0) -> None:
-    """Every label is one of first..first+classes-1; `where` names the file, whose rows count from 0."""
+    """Raise an InputError unless all labels are in first..first+classes-1; `where` names their file for the error."""
     last = first + classes - 1
     outside = np.flatnonzero((y < first) | (y > last))
     if len(outside):
@@ -84,7 +92,7 @@ def keep_stratified(y: np.ndarray, count: int, rng: np.random.Generator) -> np.n
 
 
 def hold_out(y: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Rows for training and rows for testing: of each class a sixth, but one at least if it has two images."""
+    """Rows for training and for testing: a sixth of each class is for testing, at least one if it has two images."""
     held = []
     for c in np.unique(y):
         rows = rng.permutation(np.flatnonzero(y == c))

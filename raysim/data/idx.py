@@ -1,4 +1,4 @@
-"""The idx files of MNIST and its family, raw or .gz, read with NumPy and checked against their own header."""
+"""Reads the idx files of MNIST and its family, raw or .gz, and checks their length against their header."""
 
 import gzip
 import zlib
@@ -8,23 +8,23 @@ import numpy as np
 
 from raysim.data.dataset import wrong
 
-UNSIGNED_BYTES = 8  # the type code of the only kind the family uses
+UNSIGNED_BYTES = 8  # the type code of the values; the family uses no other
 SIDE = 28
 MAX_COUNT = 1_000_000  # the largest of the family, EMNIST by class, has 814,255
 
 
 def read_images(path: Path) -> np.ndarray:
-    """uint8 [N, 28, 28]."""
+    """The images of a file, uint8 [N, 28, 28]."""
     return _read(path, (SIDE, SIDE))
 
 
 def read_labels(path: Path) -> np.ndarray:
-    """uint8 [N]."""
+    """The labels of a file, uint8 [N]."""
     return _read(path, ())
 
 
 def _read(path: Path, item: tuple[int, ...]) -> np.ndarray:
-    """The header says how many items there are; the rest of the file must be exactly that long."""
+    """The items of a file, which must be exactly as many as its header says."""
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
             magic, header = file.read(4), file.read(4 * (1 + len(item)))

@@ -1,23 +1,23 @@
-"""Decoding images that come from outside: hostile until decoded.
+"""Decodes images from files that are not trusted.
 
-A format is taken by its signature from a short list, the size is checked before any pixel is decoded, and whatever
-goes wrong names the file and row. Decoding runs in threads: for photographs they scale (Pillow lets go of the
-interpreter), for tiny images they gain little, but processes gained only 1.5x on two cores and would re-import the
-caller's script.
+The format is one of a short list and recognised by its signature, the size is checked before any pixel is decoded, and
+every error names the file and row. Decoding runs in threads. With photographs they scale, since Pillow releases the
+interpreter's lock; with tiny images they gain little, but processes gained only 1.5x on two cores and would import the
+caller's script again.
 """
 
 import io
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 from PIL import BmpImagePlugin, Image, JpegImagePlugin, PngImagePlugin, WebPImagePlugin
 
-from raysim.data.dataset import wrong
+from raysim.data.dataset import MAX_SIDE, Source, wrong
 from raysim.errors import InputError
 
 # The plugins are called directly: Image.open would try others, and refuses very large images without naming their size.
@@ -28,19 +28,19 @@ FORMATS = (
     (b"RIFF", WebPImagePlugin.WebPImageFile),
 )
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
-MAX_SIDE = 4096  # pixels
 MAX_BYTES = 128 * 2**20  # of an encoded image: more than 4096x4096 pixels need, uncompressed
 CHUNK = 64  # images per task
 THREADS = min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 def decode(items: Iterable[tuple[str, bytes | Path]], count: int, image_size: int | None = None) -> np.ndarray:
-    """`count` images, each given as (how to name it in an error, its bytes or its file): uint8 [count, C, H, W].
+    """`count` images as uint8 [count, C, H, W]; each item is a name for errors and the image's bytes or file.
 
-    All must have one size and be all grey or all in colour, unless `image_size` says to resize; a mixture then becomes
-    RGB. Images that are all grey keep one channel.
+    Without `image_size` all must have the same size and be all grey or all in colour. With it they are resized, and a
+    mixture of grey and colour becomes RGB. Images that are all grey keep one channel.
     """
-    out, first, done = None, "", 0
+    out: np.ndarray | None = None
+    first, done = "", 0
     with ThreadPoolExecutor(THREADS) as pool:
         for name, chunk in _in_order(pool, items, image_size):
             if out is None:
@@ -50,14 +50,21 @@ def decode(items: Iterable[tuple[str, bytes | Path]], count: int, image_size: in
                     raise _mixed(name, chunk.shape[1:], first, out.shape[1:])
                 if out.shape[1] == 1:
                     out = np.repeat(out, 3, axis=1)  # the first image in colour
-            out[done : done + len(chunk)] = chunk  # a grey chunk is repeated over the channels
+            out[done : done + len(chunk)] = chunk  # a grey chunk is broadcast over the channels
             done += len(chunk)
+    if out is None:
+        raise ValueError("no images to decode")
     return out
 
 
 def reader(files: list[Path]) -> Callable[[np.ndarray, int | None], np.ndarray]:
-    """How a Source reads images that are files of their own."""
+    """The `read` of a Source whose images are files of their own."""
     return lambda rows, size: decode(((str(files[row]), files[row]) for row in rows), len(rows), size)
+
+
+def in_memory(x: np.ndarray, y: np.ndarray) -> Source:
+    """A Source of images that are decoded already."""
+    return Source(y.astype(np.int64), lambda rows, size: resize(x if len(rows) == len(x) else x[rows], size))
 
 
 def resize(x: np.ndarray, image_size: int | None) -> np.ndarray:
@@ -68,10 +75,16 @@ def resize(x: np.ndarray, image_size: int | None) -> np.ndarray:
     return _stack([_square(image, image_size) for image in images])
 
 
-def _in_order(pool, items, image_size) -> Iterator[tuple[str, np.ndarray]]:
-    """Decoded chunks in the order of the items, with few of them in flight: what is encoded may be much larger."""
-    items, waiting = iter(items), deque()
-    while chunk := list(islice(items, CHUNK)):
+def _in_order(
+    pool: ThreadPoolExecutor, items: Iterable[tuple[str, bytes | Path]], image_size: int | None
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Decoded chunks in the order of the items, each with the name of its first image.
+
+    Only a few are in progress at a time, since encoded images may be much larger than decoded and resized ones.
+    """
+    rest = iter(items)
+    waiting: deque[tuple[str, Future[np.ndarray]]] = deque()
+    while chunk := list(islice(rest, CHUNK)):
         waiting.append((chunk[0][0], pool.submit(_decode_chunk, chunk, image_size)))
         if len(waiting) > 2 * THREADS:
             name, future = waiting.popleft()
@@ -81,7 +94,7 @@ def _in_order(pool, items, image_size) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _decode_chunk(chunk: list[tuple[str, bytes | Path]], image_size: int | None) -> np.ndarray:
-    images = []
+    images: list[Image.Image] = []
     for name, encoded in chunk:
         image = _plain(_open(name, encoded))
         if image_size is not None:
@@ -108,7 +121,7 @@ def _open(name: str, encoded: bytes | Path) -> Image.Image:
         image.load()
     except InputError:
         raise
-    except Exception as error:  # a broken file can lead a decoder to any exception
+    except Exception as error:  # decoders raise any kind of exception for a broken file
         raise wrong(f"{name}: broken {plugin.format} image ({error}); replace or remove it") from error
     return image
 
@@ -132,7 +145,7 @@ def _plain(image: Image.Image) -> Image.Image:
 
 
 def _square(image: Image.Image, side: int) -> Image.Image:
-    """Pillow's bilinear filter widens with the reduction, so shrinking does not alias."""
+    """The image resized to a square. Pillow's bilinear filter adapts to the reduction, so shrinking does not alias."""
     return image if image.size == (side, side) else image.resize((side, side), Image.Resampling.BILINEAR)
 
 
@@ -147,7 +160,10 @@ def _stack(images: list[Image.Image]) -> np.ndarray:
 
 
 def _room_for(count: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Checked first: the system would grant more than there is, and end the process later without a word."""
+    """An array for so many images; an InputError if it is larger than the memory.
+
+    Without this check the system would grant the memory, and kill the process later without an explanation.
+    """
     size = count * int(np.prod(shape))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > memory:
@@ -157,7 +173,7 @@ def _room_for(count: int, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _mixed(name: str, shape: tuple[int, ...], first: str, first_shape: tuple[int, ...]) -> InputError:
-    def words(shape):
+    def words(shape: tuple[int, ...]) -> str:
         return f"{shape[2]}x{shape[1]} {'grey' if shape[0] == 1 else 'RGB'}"
 
     return wrong(f"{name}: {words(shape)}, but {first} is {words(first_shape)}; give --image-size N to make them alike")

@@ -9,9 +9,7 @@ from raysim.data.partitions import Partition
 __all__ = ["Partition", "deal_test", "partition"]
 
 
-def partition(
-    labels: ArrayLike, classes: int, *, kind: str, clients: int, seed: int, **settings: object
-) -> Partition:
+def partition(labels: ArrayLike, classes: int, *, kind: str, clients: int, seed: int, **settings: object) -> Partition:
     """Give the samples with these labels (0 … classes - 1) to the clients, by a partition's name and its settings.
 
     >>> parts = partition([0, 0, 1, 1], 2, kind="classes", clients=2, seed=0, classes_per_client=1)

@@ -1,4 +1,4 @@
-"""torchvision, imported in one place: its compiled operators do not load beside the CPU build of torch."""
+"""Imports torchvision, whose compiled operators do not load beside the CPU build of torch."""
 
 import importlib
 import sys
@@ -8,14 +8,14 @@ from types import ModuleType
 MISSING_OPERATORS = "operator torchvision::nms does not exist"
 BOX_SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
-_kept = []  # a torch.library.Library takes its definitions with it when it goes
+_kept: list[object] = []  # the definitions of a torch.library.Library vanish with it
 
 
 def import_torchvision() -> ModuleType:
-    """`import torchvision`, for datasets, transforms and models; nobody else in raysim imports it.
+    """The module torchvision; all of raysim imports it through this function.
 
-    Its compiled operators want CUDA libraries, and without them the import fails on an operator for object detection
-    that it only wants to describe. Declaring that operator, without a body, is enough for everything used here.
+    Its compiled operators need CUDA libraries. Without them the import fails at an operator for object detection, for
+    which torchvision only registers a description. Declaring that operator without a body is enough for raysim.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Failed to load image Python extension")
@@ -25,7 +25,7 @@ def import_torchvision() -> ModuleType:
             if MISSING_OPERATORS not in str(error):
                 raise
         for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-            del sys.modules[name]  # half imported
+            del sys.modules[name]  # only half imported
         if not _kept:
             import torch
 

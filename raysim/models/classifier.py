@@ -1,4 +1,4 @@
-"""The shape of every classifier: a feature extractor e and a linear head d, f = d ∘ e."""
+"""What every classifier consists of: a feature extractor e and a linear head d, f = d ∘ e."""
 
 from torch import Tensor, nn
 

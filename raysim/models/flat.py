@@ -1,4 +1,4 @@
-"""A model whose weights are one vector: loading, averaging and the optimiser step each become one operation."""
+"""A model whose weights are one vector, so that loading, averaging and an optimiser step are one operation each."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class FlatModel:
     def view(self, flat: torch.Tensor, name: str) -> torch.Tensor:
         """One parameter's or buffer's part of a flat vector, or of each row of a matrix, in its own shape.
 
-        Convolution kernels lie in it channels-last, as both CPUs and GPUs compute them fastest.
+        Convolution kernels are stored channels-last, with which both CPUs and GPUs compute fastest.
         """
         start, shape = self.spans[name]
         part = flat[..., start : start + shape.numel()]

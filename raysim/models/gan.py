@@ -1,6 +1,6 @@
 """The networks of a WGAN-GP, for images of any size from 8×8: with a class as input (conditional) or without.
 
-Images are in [-1, 1] here. `conditions` are one-hot labels [batch, classes], with no column at all where classes = 0.
+Images are in [-1, 1]. `conditions` are one-hot labels [batch, classes]; without conditions they have no columns.
 """
 
 from itertools import pairwise
@@ -21,12 +21,13 @@ class ImageGenerator(nn.Module):
         channels, *sides = shape
         sizes = [[-(-side // 2**halvings) for side in sides] for halvings in (3, 2, 1, 0)]
         widths = [4 * width, 2 * width, width, channels]
-        layers: list[nn.Module] = [nn.ConvTranspose2d(noise_size + classes, widths[0], tuple(sizes[0]), bias=False)]
+        rows, columns = sizes[0]
+        layers: list[nn.Module] = [nn.ConvTranspose2d(noise_size + classes, widths[0], (rows, columns), bias=False)]
         for (before, after), (small, large) in zip(pairwise(widths), pairwise(sizes), strict=True):
-            # Twice the side, or one pixel less where the larger side is odd.
-            kernel = tuple(4 if new == 2 * old else 3 for old, new in zip(small, large, strict=True))
+            # A kernel of 4 doubles a side; one of 3 gives a pixel less, for an odd larger side.
+            down, across = (4 if new == 2 * old else 3 for old, new in zip(small, large, strict=True))
             layers += [nn.BatchNorm2d(before), nn.ReLU()]
-            layers += [nn.ConvTranspose2d(before, after, kernel, stride=2, padding=1, bias=after == channels)]
+            layers += [nn.ConvTranspose2d(before, after, (down, across), stride=2, padding=1, bias=after == channels)]
         self.layers = nn.Sequential(*layers, nn.Tanh())
 
     def forward(self, noise: Tensor, conditions: Tensor) -> Tensor:
@@ -36,7 +37,7 @@ class ImageGenerator(nn.Module):
 class Critic(nn.Module):
     """`forward(x, conditions)`: four convolutions and a linear layer, which has a score for every class if conditional.
 
-    No batch-norm: the gradient penalty, and clipping, are about samples one by one.
+    It has no batch-norm, since the gradient penalty and clipping treat samples one by one.
     """
 
     def __init__(self, shape: tuple[int, int, int], width: int, classes: int = 0):
@@ -54,8 +55,10 @@ class Critic(nn.Module):
         return (scores * conditions).sum(1) if conditions.shape[1] else scores[:, 0]
 
 
-def build_gan(noise_size: int, shape: tuple[int, int, int], width: int, classes: int, seed: int):
-    """Generator and critic on the CPU, freshly initialised; the same seed gives the same weights, torch's RNG stays."""
+def build_gan(
+    noise_size: int, shape: tuple[int, int, int], width: int, classes: int, seed: int
+) -> tuple[ImageGenerator, Critic]:
+    """Generator and critic on the CPU with new weights, which depend on the seed only; torch's state is unchanged."""
     if min(shape[1:]) < SMALLEST:
         raise ValueError(f"a GAN needs images of at least {SMALLEST}×{SMALLEST}, not {shape[1]}×{shape[2]}")
     init = int(stream(seed, "gan-init").integers(2**63))

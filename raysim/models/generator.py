@@ -29,16 +29,17 @@ class Generator(nn.Module):
 
 
 def build_generator(noise_size: int, classes: int, feature_size: int, seed: int) -> Generator:
-    """On the CPU, freshly initialised; the same seed gives the same weights, torch's RNG stays."""
+    """A generator on the CPU with new weights, which depend on the seed only; torch's generator is unchanged."""
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)  # not torch.manual_seed, which would also reseed the GPUs
         return Generator(noise_size, classes, feature_size)
 
 
 def for_classifier(classifier: FlatModel, noise_size: int, weights: Tensor | None = None, seed: int = 0) -> FlatModel:
-    """A generator of this classifier's features, on its device; with these weights, or new."""
-    size = classifier.module.head.out_features, classifier.module.feature_size
-    model = FlatModel(build_generator(noise_size, *size, seed).eval(), classifier.device)
+    """A generator of this classifier's features, on its device, with these weights or new ones."""
+    module: Any = classifier.module  # a classifier
+    generator = build_generator(noise_size, module.head.out_features, module.feature_size, seed)
+    model = FlatModel(generator.eval(), classifier.device)
     if weights is not None:
         model.load(weights)
     return model

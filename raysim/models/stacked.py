@@ -1,11 +1,13 @@
-"""One network for several clients at once, each with its own weights: ordinary layers with wider tensors.
+"""One network for several clients at once, each with its own weights: the usual layers with wider tensors.
 
 An activation is [batch, clients·channels, …]: client i has the i-th group of channels, so that layers without weights
-(ReLU, pooling, flatten) stay as they are. Weights are [clients, …]. In memory the batch comes last, which makes a
-convolution one copy in long runs and one batched matrix product; on CPUs that is faster than grouped convolutions.
+(ReLU, pooling, flatten) are used as they are. Weights are [clients, …]. In memory the batch comes last, so that a
+convolution is one copy of long runs and one batched matrix product; on CPUs this is faster than grouped convolutions.
 """
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,24 +15,28 @@ from torch.nn import functional as F
 
 from raysim.errors import InputError
 
-PATCH_BYTES = 2**20  # of one client's unfolded input; a larger one leaves the cache, and is convolved directly
+PATCH_BYTES = 2**20  # of one client's unfolded input; a larger one exceeds the cache and is convolved directly
 
 
 class StackedLayer(nn.Module):
-    """A layer whose `weight` and `bias` (views of the clients' flat weights) are set from outside."""
+    """A layer whose `weight` and `bias` (views of the clients' flat weights) are set by its user."""
 
     weight: Tensor
     bias: Tensor | None = None
 
     def __init__(self, layer: nn.Module):
         super().__init__()
-        self.layer = (layer,)  # in a tuple, so that it is no submodule: only its settings are wanted
+        self.layer: tuple[Any] = (
+            layer,
+        )  # in a tuple, so that it does not become a submodule: only its settings are used
 
     def product(self, a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
         return a @ b if bias is None else torch.baddbmm(bias, a, b)
 
 
 class StackedLinear(StackedLayer):
+    """A linear layer."""
+
     def forward(self, x: Tensor) -> Tensor:
         x = x.unflatten(1, (len(self.weight), -1)).transpose(0, 1)
         bias = None if self.bias is None else self.bias[:, None]
@@ -38,19 +44,21 @@ class StackedLinear(StackedLayer):
 
 
 class Patches(torch.autograd.Function):
-    """What each position of a kernel sees: [clients, channels, height, width, batch] -> [clients, *size, channels, …].
+    """The inputs under each position of a kernel.
 
-    Its gradient adds whole planes; that of `unfold` alone takes twice as long as the rest of the convolution's.
+    [clients, channels, height, width, batch] -> [clients, *size, channels, rows, columns, batch].
+
+    Its gradient adds whole planes. The gradient of `unfold` would take twice as long as all else in a convolution.
     """
 
     @staticmethod
-    def forward(ctx, x: Tensor, size: tuple[int, int], stride: tuple[int, int]) -> Tensor:
+    def forward(ctx: Any, x: Tensor, size: tuple[int, int], stride: tuple[int, int]) -> Tensor:
         ctx.shape, ctx.stride = x.shape, stride
         seen = x.unfold(2, size[0], stride[0]).unfold(3, size[1], stride[1])
         return seen.permute(0, 5, 6, 1, 2, 3, 4).contiguous()
 
     @staticmethod
-    def backward(ctx, gradient: Tensor):
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         total = gradient.new_zeros(ctx.shape)
         (down, across), (rows, columns) = ctx.stride, gradient.shape[4:6]
         for i in range(gradient.shape[1]):
@@ -61,6 +69,8 @@ class Patches(torch.autograd.Function):
 
 
 class StackedConv2d(StackedLayer):
+    """A convolution without groups or dilation."""
+
     def forward(self, x: Tensor) -> Tensor:
         (layer,) = self.layer
         clients, out, channels, height, width = self.weight.shape
@@ -75,14 +85,15 @@ class StackedConv2d(StackedLayer):
             return torch.cat(made, 1)
         x = x.permute(1, 2, 3, 0).contiguous().unflatten(0, (clients, channels))
         patches = Patches.apply(x, (height, width), layer.stride).flatten(4).flatten(1, 3)
-        kernels = self.weight.permute(0, 1, 3, 4, 2).flatten(2)  # channels-last, as they lie
+        kernels = self.weight.permute(0, 1, 3, 4, 2).flatten(2)  # channels-last, as they are stored
         bias = None if self.bias is None else self.bias[:, :, None]
         return self.product(kernels, patches, bias).view(clients * out, rows, columns, -1).permute(3, 0, 1, 2)
 
 
 class StackedBatchNorm2d(StackedLayer):
-    """By the statistics of each client's own samples: `share` [clients, batch] is what a sample counts, padding 0."""
+    """Normalises by each client's own samples; `share` [clients, batch] is the weight of a sample, 0 for padding."""
 
+    bias: Tensor
     running_mean: Tensor
     running_var: Tensor
     share: Tensor
@@ -106,6 +117,10 @@ class StackedBatchNorm2d(StackedLayer):
 
 
 class StackedGroupNorm(StackedLayer):
+    """Group-norm: the groups of all clients side by side."""
+
+    bias: Tensor
+
     def forward(self, x: Tensor) -> Tensor:
         (layer,) = self.layer
         groups = len(self.weight) * layer.num_groups
@@ -113,14 +128,15 @@ class StackedGroupNorm(StackedLayer):
 
 
 class StackedMaxPool2d(StackedLayer):
-    """torch's own: with batch and channels exchanged the memory is channels-last, which it is fastest on."""
+    """torch's own layer. With batch and channels exchanged the memory is channels-last, for which it is fastest."""
 
     def forward(self, x: Tensor) -> Tensor:
         (layer,) = self.layer
         return layer(x.transpose(0, 1)).transpose(0, 1)
 
 
-_KINDS = {
+# Layer of torch -> its stacked kind, and whether a layer's settings are supported.
+_KINDS: dict[type[nn.Module], tuple[type[StackedLayer], Callable[[Any], bool]]] = {
     nn.Linear: (StackedLinear, lambda layer: True),
     nn.Conv2d: (
         StackedConv2d,
@@ -133,11 +149,11 @@ _KINDS = {
 
 
 def stacked(module: nn.Module, name: str) -> nn.Module:
-    """A copy with these layers in place of torch's; their weights are still to be set. `name`: of the model."""
+    """A copy with these layers in place of torch's, without weights yet; `name` is the model's, for errors."""
     module = copy.deepcopy(module)
     for path, layer in list(module.named_modules()):
-        kind, suits = _KINDS.get(type(layer), (None, None))
-        if kind and suits(layer):
+        kind, supports = _KINDS.get(type(layer), (StackedLayer, lambda layer: False))
+        if supports(layer):
             owner, _, leaf = path.rpartition(".")
             setattr(module.get_submodule(owner), leaf, kind(layer))
         elif layer._parameters or layer._buffers:

@@ -102,6 +102,11 @@ CASES = {
     "out is a file": out_is_a_file,
     "out below a file": out_below_a_file,
     "wrong type in config": wrong_config,
+    "no value": lambda _: (["--out", "--rounds", "3"], ["--out needs a value"]),
+    "no value for many runs": lambda _: (["compare", "--methods", "fedavg", "--out"], ["--out needs a value"]),
+    "no value for a page": lambda p: (["report", str(p), "--out"], ["--out needs a value"]),
+    "no such switch": lambda _: (["--no-rounds"], ["unknown setting --no-rounds", "did you mean '--rounds'"]),
+    "no such table": lambda _: (["--partition", "table", "--table", "no.csv"], ["table no.csv: no such file"]),
     "report of nothing": lambda p: (["report", str(p)], ["not a run directory"]),
 }
 

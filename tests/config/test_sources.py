@@ -98,6 +98,7 @@ def test_a_switch_needs_no_value():
     assert (config.download, config.metrics, config.overwrite, config.profile) == (True, False, False, True)
     config = from_words("--no-fixmatch.flip", "--method", "fixmatch")
     assert config.settings()["fixmatch.flip"] is False
+    assert from_words("--no-metrics", "true").metrics is False
 
 
 @pytest.mark.parametrize(

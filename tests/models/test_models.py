@@ -40,6 +40,30 @@ sys.exit("torch" in sys.modules)
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+NEW = """
+from raysim.models.classifiers.base import Model
+
+def linear(shape, classes):
+    from torch import nn
+    from raysim.models.classifier import Classifier
+    return Classifier(nn.Flatten(), shape[0] * shape[1] * shape[2], classes)
+
+MODELS = {"linear": Model(linear, 1, "no hidden layer")}
+"""
+USE = """
+import sys
+from raysim import models
+models.classifiers.__path__.append(sys.argv[1])
+assert ("linear", "no hidden layer") in models.names() and "torch" not in sys.modules
+assert models.build("linear", (1, 2, 3), 4, seed=0).head.weight.shape == (4, 6)
+"""
+
+
+def test_a_new_model_is_one_file(tmp_path):
+    (tmp_path / "linear.py").write_text(NEW)
+    subprocess.run([sys.executable, "-c", USE, str(tmp_path)], check=True, timeout=60)
+
+
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (2, 16, 23), (3, 84, 84)], ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_forward_is_head_of_features(name, shape):

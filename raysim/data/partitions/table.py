@@ -48,11 +48,11 @@ class Table(Partitioner):
             raise InputError(f"partition: kind 'table' without a table; give a CSV file or one of {', '.join(TABLES)}")
         table = read_table(self.table)
         rows, columns = table.shape
+        classes, samples = len(members), sum(map(len, members))
         if rows != clients:
             raise InputError(f"partition table: {rows} rows for {clients} clients; give one row per client")
-        if columns != len(members):
-            raise InputError(f"partition table: {columns} columns for {len(members)} classes; give one column per class")
-        samples = sum(map(len, members))
+        if columns != classes:
+            raise InputError(f"partition table: {columns} columns for {classes} classes; give one column per class")
         owner = np.full(samples, -1)
         for label, (indices, wanted) in enumerate(zip(members, table.T, strict=True)):
             asked = sum(wanted.tolist())  # Python's integers: int64 could overflow and look small

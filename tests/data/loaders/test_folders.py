@@ -7,7 +7,7 @@ from PIL import Image
 
 from raysim.data import load
 
-from .made import one_line_error, picture, pixels, write_folder
+from ..made import one_line_error, picture, pixels, write_folder
 
 
 def test_train_and_test(tmp_path):

@@ -1,22 +1,26 @@
-"""The datasets one knows by name: where they are looked for, how they are read, what their classes are called.
+"""The public datasets that go by name: where to look for them, how to read them, what their classes are called.
 
-In this order: DIR/NAME/*.parquet, torchvision's layout in DIR, the folder of Debian's dataset packages; then, if asked,
-torchvision's own download. CIFAR, SVHN and CelebA in torchvision's layout go through torchvision, which checks MD5 sums
-before it reads (and, for CIFAR, unpickles); the MNIST family is read here, without torch.
+They are looked for as DIR/NAME/*.parquet, then in torchvision's layout in DIR, then in the folder of Debian's dataset
+packages; with --download, torchvision fetches them. CIFAR, SVHN and CelebA in torchvision's layout are read by
+torchvision, which checks MD5 sums before it reads (and, for CIFAR, unpickles); the MNIST family is read here, without
+torch.
 """
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from raysim.data import idx, images, parquet
+from raysim.data import idx, images
 from raysim.data.dataset import Found, Source, check_labels, wrong
+from raysim.data.loaders import parquet
+from raysim.data.loaders.base import Loader, Request
 from raysim.data.torchvision_import import import_torchvision
 
-DEBIAN = Path("/usr/share/datasets")  # Debian's dataset-fashion-mnist puts its files into fashion-mnist/ here
+DEBIAN = Path("/usr/share/datasets")  # of Debian's packages: dataset-fashion-mnist has its files in fashion-mnist/
 DIGITS = tuple("0123456789")
 FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
@@ -32,40 +36,48 @@ CIFAR100 = """
 """
 
 
+Splits = tuple[Source, Source]  # training and test
+
+
 @dataclass(frozen=True)
 class Named:
+    """A public dataset."""
+
     about: str
     class_names: tuple[str, ...]
-    layout: str  # what torchvision's layout has in DIR, if the dataset is there
-    download: Callable  # (torchvision.datasets, DIR): has torchvision fetch it there
-    read: Callable | None = None  # (torchvision.datasets, DIR) -> two Sources; none: idx files
-    idx_files: tuple[str, str] = ("train", "t10k")  # how their names begin, training and test
+    layout: str  # the file or folder in DIR that shows that torchvision's layout of the dataset is there
+    download: Callable[[Any, Path], object]  # (torchvision.datasets, DIR): makes torchvision download it to DIR
+    read: Callable[[Any, Path], Splits] | None = None  # (torchvision.datasets, DIR) -> train, test; None: idx
+    idx_files: tuple[str, str] = ("train", "t10k")  # the beginnings of their names, training and test
     first_label: int = 0
     upright: bool = True  # False: stored with rows and columns exchanged
-    label_column: str | None = None  # in Parquet files, if not the usual ones
-    image_size: int | None = None  # unless the user says another
+    label_column: str | None = None  # in Parquet files, if not one of the usual
+    image_size: int | None = None  # unless the user gives another
 
 
-def _cifar(kind: str) -> Callable:
-    def read(datasets, root: Path) -> list[Source]:
-        splits = [getattr(datasets, kind)(root, train=train) for train in (True, False)]
-        return [_in_memory(np.moveaxis(split.data, 3, 1), np.array(split.targets)) for split in splits]
+def _cifar(kind: str) -> Callable[[Any, Path], Splits]:
+    def read(datasets: Any, root: Path) -> Splits:
+        splits = (getattr(datasets, kind)(root, train=train) for train in (True, False))
+        train, test = (images.in_memory(np.moveaxis(split.data, 3, 1), np.array(split.targets)) for split in splits)
+        return train, test
 
     return read
 
 
-def _svhn(datasets, root: Path) -> list[Source]:
-    splits = [datasets.SVHN(root, split=split) for split in ("train", "test")]
-    return [_in_memory(split.data, split.labels) for split in splits]
+def _svhn(datasets: Any, root: Path) -> Splits:
+    splits = (datasets.SVHN(root, split=split) for split in ("train", "test"))
+    train, test = (images.in_memory(split.data, split.labels) for split in splits)
+    return train, test
 
 
-def _celeba(datasets, root: Path) -> list[Source]:
-    sources = []
-    for split in (datasets.CelebA(root, split=split) for split in ("train", "test")):
+def _celeba(datasets: Any, root: Path) -> Splits:
+    def source(split: Any) -> Source:
         files = [root / "celeba" / "img_align_celeba" / name for name in split.filename]
         smiling = split.attr[:, split.attr_names.index("Smiling")].numpy().astype(np.int64)
-        sources.append(Source(smiling, images.reader(files)))
-    return sources
+        return Source(smiling, images.reader(files))
+
+    train, test = (source(datasets.CelebA(root, split=split)) for split in ("train", "test"))
+    return train, test
 
 
 DATASETS = {
@@ -123,13 +135,28 @@ DATASETS = {
 }
 
 
-def find(name: str, data: str | Path | None = None, download: bool = False) -> Found:
-    """The dataset of that name, wherever it is; `data` is DIR (default: RAYSIM_DATA, or the folder data)."""
+class ByName(Loader):
+    """The public datasets by name."""
+
+    turn = 1
+
+    def find(self, request: Request) -> Found | None:
+        if request.name not in DATASETS:
+            return None
+        found = _find(request.name, request.data, request.download)
+        return replace(found, image_size=DATASETS[request.name].image_size)
+
+    def catalogue(self) -> dict[str, str]:
+        return {name: f"{dataset.about}; from --data DIR, or --download" for name, dataset in DATASETS.items()}
+
+
+def _find(name: str, data: str | Path | None, download: bool) -> Found:
+    """The dataset of that name; `data` is DIR (default: RAYSIM_DATA, or the folder data)."""
     named = DATASETS[name]
     root = Path(data or os.environ.get("RAYSIM_DATA") or "data").expanduser()
     if parquet.has_files(root / name):
         columns = (named.label_column,) if named.label_column else parquet.LABEL_COLUMNS
-        return parquet.find(root / name, named.class_names, columns, named.first_label)
+        return parquet.find_splits(root / name, named.class_names, columns, named.first_label)
     debian = DEBIAN / name.replace("_", "-")
     found = _read(named, root, debian)
     if found is None and download:
@@ -143,6 +170,7 @@ def find(name: str, data: str | Path | None = None, download: bool = False) -> F
 
 
 def _read(named: Named, root: Path, debian: Path) -> Found | None:
+    """The dataset in torchvision's layout or Debian's; None if it is in neither."""
     if named.read is None:
         for folder in (root / named.layout, root / named.layout / "gzip", debian):
             if splits := _idx_splits(named, folder):
@@ -152,36 +180,35 @@ def _read(named: Named, root: Path, debian: Path) -> Found | None:
         return None
     try:
         return Found(named.class_names, *named.read(import_torchvision().datasets, root))
-    except Exception as error:  # torchvision meets broken files with many kinds of exception
+    except Exception as error:  # torchvision raises many kinds of exception for broken files
         place = root / named.layout
         raise wrong(f"{place}: torchvision cannot read it ({error}); delete it, then give --download") from error
 
 
-def _idx_splits(named: Named, folder: Path) -> list[Source] | None:
-    """Training and test split from the four idx files in a folder; none if none of them is there."""
+def _idx_splits(named: Named, folder: Path) -> Splits | None:
+    """Training and test split from the four idx files in a folder; None if the folder has none of them."""
     names = [f"{split}-{kind}-ubyte" for split in named.idx_files for kind in ("images-idx3", "labels-idx1")]
-    places = [next((path for path in (folder / n, folder / f"{n}.gz") if path.is_file()), None) for n in names]
-    if not any(places):
+    places = {n: next((path for path in (folder / n, folder / f"{n}.gz") if path.is_file()), None) for n in names}
+    files = [path for path in places.values() if path is not None]
+    if not files:
         return None
-    if None in places:
-        raise wrong(f"{folder / names[places.index(None)]}: missing beside the others; complete or delete that folder")
-    splits = []
-    for pixels, labels in (places[:2], places[2:]):
-        x, y = idx.read_images(pixels), idx.read_labels(labels).astype(np.int64)
-        if len(x) != len(y):
-            raise wrong(f"{pixels}: {len(x)} images, but {len(y)} labels in {labels.name}; replace both files")
-        check_labels(y, len(named.class_names), str(labels), named.first_label)
-        x = x if named.upright else x.transpose(0, 2, 1)
-        splits.append(_in_memory(x[:, None], y - named.first_label))
-    return splits
+    if missing := [name for name, path in places.items() if path is None]:
+        raise wrong(f"{folder / missing[0]}: missing beside the others; complete or delete that folder")
+    return _idx_split(named, *files[:2]), _idx_split(named, *files[2:])
 
 
-def _in_memory(x: np.ndarray, y: np.ndarray) -> Source:
-    return Source(y.astype(np.int64), lambda rows, image_size: images.resize(x[rows], image_size))
+def _idx_split(named: Named, pixels: Path, labels: Path) -> Source:
+    """One split from its file of images and its file of labels."""
+    x, y = idx.read_images(pixels), idx.read_labels(labels).astype(np.int64)
+    if len(x) != len(y):
+        raise wrong(f"{pixels}: {len(x)} images, but {len(y)} labels in {labels.name}; replace both files")
+    check_labels(y, len(named.class_names), str(labels), named.first_label)
+    x = x if named.upright else x.transpose(0, 2, 1)
+    return images.in_memory(x[:, None], y - named.first_label)
 
 
 def _download(name: str, named: Named, root: Path) -> None:
     try:
         named.download(import_torchvision().datasets, root)
-    except Exception as error:  # no network, no space, a server's answer, a missing package: torchvision says which
+    except Exception as error:  # no network, no space, a server's refusal, a missing package
         raise wrong(f"{name}: download to {root} failed ({error}); fetch it elsewhere and give --data DIR") from error

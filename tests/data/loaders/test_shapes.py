@@ -5,7 +5,8 @@ import hashlib
 import numpy as np
 import pytest
 
-from raysim.data import load, shapes
+from raysim.data import load
+from raysim.data.loaders import shapes
 
 FIRST_THOUSAND = "38ab510fa62006ab49b6a796d7504c6a04482bdb9497414bc51a1404f46f62d4"
 

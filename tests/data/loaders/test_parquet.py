@@ -10,7 +10,7 @@ import pytest
 
 from raysim.data import load
 
-from .made import encoded, one_line_error, pixels, write_parquet
+from ..made import encoded, one_line_error, pixels, write_parquet
 
 X = pixels(12)
 BLOBS = [encoded(x) for x in X]

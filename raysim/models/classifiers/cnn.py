@@ -1,17 +1,25 @@
 """The papers' small convolutional networks, and one multi-layer perceptron for tests.
 
-The shape is (channels, height, width). Pooling stands before the ReLU: max and ReLU commute, in the gradients too (a
-window whose maximum is not positive gets none either way), so results are bit for bit those of the usual order and
-the ReLU has a quarter of the work.
+Pooling comes before the ReLU. Max and ReLU commute, also in the gradients (a window whose maximum is not positive gets
+none either way), so the results are bit for bit those of the usual order, and the ReLU has a quarter of the work.
 """
 
-from torch import nn
+from __future__ import annotations
 
-from raysim.models.classifier import Classifier
+from typing import TYPE_CHECKING
+
+from raysim.models.classifiers.base import Model, Shape
+
+if TYPE_CHECKING:
+    from raysim.models.classifier import Classifier
 
 
-def _five_by_five(shape, classes: int, first: int, second: int, features: int) -> Classifier:
-    """Two 5×5 convolutions, each with a 2×2 pool, and a linear layer; the feature is what its ReLU gives."""
+def _five_by_five(shape: Shape, classes: int, first: int, second: int, features: int) -> Classifier:
+    """Two 5×5 convolutions, each with a 2×2 pool, and a linear layer, whose ReLU gives the feature."""
+    from torch import nn
+
+    from raysim.models.classifier import Classifier
+
     channels, *sides = shape
     height, width = (((side - 4) // 2 - 4) // 2 for side in sides)
     extractor = nn.Sequential(
@@ -28,18 +36,22 @@ def _five_by_five(shape, classes: int, first: int, second: int, features: int) -
     return Classifier(extractor, features, classes)
 
 
-def hfmds_cnn(shape, classes: int) -> Classifier:
+def hfmds_cnn(shape: Shape, classes: int) -> Classifier:
     """HFMDS-FL's CNN; 1,600 flattened values at 32×32."""
     return _five_by_five(shape, classes, 32, 64, 512)
 
 
-def small_cnn(shape, classes: int) -> Classifier:
+def small_cnn(shape: Shape, classes: int) -> Classifier:
     """The benchmark's small model."""
     return _five_by_five(shape, classes, 6, 16, 32)
 
 
-def fedpa_cnn(shape, classes: int) -> Classifier:
+def fedpa_cnn(shape: Shape, classes: int) -> Classifier:
     """FedPA's CNN for 28×28 (784 flattened values). The feature has no activation: its generator's output has none."""
+    from torch import nn
+
+    from raysim.models.classifier import Classifier
+
     channels, height, width = shape
     halved = -(-height // 4) * -(-width // 4)  # two stride-2 convolutions with padding 1, each rounding up
     extractor = nn.Sequential(
@@ -55,8 +67,12 @@ def fedpa_cnn(shape, classes: int) -> Classifier:
     return Classifier(extractor, 32, classes)
 
 
-def fedpa_celeba_cnn(shape, classes: int) -> Classifier:
+def fedpa_celeba_cnn(shape: Shape, classes: int) -> Classifier:
     """FedPA's CNN for CelebA (84×84). The feature has no activation, as in fedpa_cnn."""
+    from torch import nn
+
+    from raysim.models.classifier import Classifier
+
     channels, height, width = shape
     extractor = nn.Sequential(
         nn.Conv2d(channels, 16, 3, padding=1),
@@ -74,8 +90,23 @@ def fedpa_celeba_cnn(shape, classes: int) -> Classifier:
     return Classifier(extractor, 32, classes)
 
 
-def mlp(shape, classes: int) -> Classifier:
+def mlp(shape: Shape, classes: int) -> Classifier:
     """Flatten, one hidden layer of 64."""
+    from torch import nn
+
+    from raysim.models.classifier import Classifier
+
     channels, height, width = shape
     extractor = nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, 64), nn.ReLU())
     return Classifier(extractor, 64, classes)
+
+
+MODELS = {
+    "hfmds-cnn": Model(hfmds_cnn, 16, "two 5×5 convolutions (32, 64) with max-pool, linear 512; HFMDS-FL, SDA-FL"),
+    "fedpa-cnn": Model(fedpa_cnn, 1, "two 3×3 stride-2 convolutions (6, 16) with batch-norm, linear 32; FedPA"),
+    "fedpa-celeba-cnn": Model(
+        fedpa_celeba_cnn, 8, "3×3 convolutions (16, 32, 64) with max-pool, linear 32; FedPA on CelebA"
+    ),
+    "small-cnn": Model(small_cnn, 16, "two 5×5 convolutions (6, 16) with max-pool, linear 32; fast"),
+    "mlp": Model(mlp, 1, "one hidden layer of 64; for tests"),
+}

@@ -1,13 +1,14 @@
 """Folders of Parquet files in the Hugging Face image layout: a column of encoded images and one of labels.
 
-Only those two columns are read, as plain Arrow types: nothing in a file is unpickled or extended. The split is in the
-file's name (train-00000-of-00001.parquet, test…, validation…) or that of its folder (train/, test/).
+Only those two columns are read, as plain Arrow types: nothing in a file is unpickled, and no extension type is used.
+The name of a file (train-00000-of-00001.parquet, test…, validation…) or of its folder (train/, test/) gives the split.
 """
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,25 +17,45 @@ import pyarrow.parquet as pq
 
 from raysim.data import images
 from raysim.data.dataset import Found, Source, check_labels, wrong
+from raysim.data.loaders.base import Loader, Request
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("fine_label", "label")  # CIFAR-100 has a coarse one too
-TEST_SPLITS = ("test", "val")  # in this order; val is also validation and valid
+TEST_SPLITS = ("test", "val")  # the first one found is used; val stands for validation and valid too
 
 
 @dataclass(frozen=True)
 class _File:
+    """A Parquet file with its labels."""
+
     path: Path
-    images: str  # the column to read, down to the bytes
+    images: str  # the column to read: that of the bytes, within a struct if need be
     y: np.ndarray
     class_names: tuple[str, ...] | None
 
 
+class ParquetFolder(Loader):
+    """A folder of Parquet files."""
+
+    turn = 2
+
+    def find(self, request: Request) -> Found | None:
+        folder = request.folder
+        if folder is None:
+            return None
+        if has_files(folder):
+            return replace(find_splits(folder), name=folder.resolve().name)
+        if (inner := next((file.parent for file in sorted(folder.glob("*/*.parquet"))), None)) is not None:
+            raise wrong(f"{folder}: the Parquet files are in {inner}; give that folder")
+        return None
+
+
 def has_files(folder: Path) -> bool:
+    """Whether Parquet files are in the folder, or in a folder of a split in it."""
     return any(folder.glob("*.parquet")) or any(_files(folder, "train"))
 
 
-def find(
+def find_splits(
     folder: Path,
     class_names: tuple[str, ...] | None = None,
     label_columns: tuple[str, ...] = LABEL_COLUMNS,
@@ -42,20 +63,20 @@ def find(
 ) -> Found:
     """The splits of a folder for which `has_files`. Class names: as given, or from the files, or numbers.
 
-    Where the dataset counts its labels from `first_label`, files that do so too and files from 0 are both understood.
+    Of a dataset that numbers its classes from `first_label`, files that number them from 0 are understood too.
     """
-    test = next((files for split in TEST_SPLITS if (files := _files(folder, split))), [])
-    train = _files(folder, "train") or [file for file in sorted(folder.glob("*.parquet")) if file not in test]
-    if not train:
-        raise wrong(f"{folder}: no train*.parquet beside {test[0].name}; put the training files there")
-    train, test = [_open(path, label_columns) for path in train], [_open(path, label_columns) for path in test]
+    test_paths = next((files for split in TEST_SPLITS if (files := _files(folder, split))), [])
+    train_paths = _files(folder, "train") or [f for f in sorted(folder.glob("*.parquet")) if f not in test_paths]
+    if not train_paths:
+        raise wrong(f"{folder}: no train*.parquet beside {test_paths[0].name}; put the training files there")
+    train, test = ([_open(path, label_columns) for path in paths] for paths in (train_paths, test_paths))
     class_names = class_names or next((file.class_names for file in train if file.class_names), None)
     if class_names is None:
         class_names = _numbered(train + test)
     first = first_label if min(file.y.min() for file in train + test) >= first_label else 0
     for file in train + test:
         check_labels(file.y, len(class_names), str(file.path), first)
-    notes = ()
+    notes: tuple[str, ...] = ()
     if test and not test[0].path.relative_to(folder).as_posix().startswith("test"):
         notes = (f"{folder}: no test split; the validation split is the test split",)
     return Found(class_names, _source(train, first), _source(test, first) if test else None, notes)
@@ -94,8 +115,8 @@ def _reader(path: Path) -> pq.ParquetFile:
     return _guarded(path, lambda: pq.ParquetFile(path, page_checksum_verification=True))
 
 
-def _guarded(path: Path, action: Callable, *arguments):
-    """What Arrow says about a broken file, on one line with the file's name."""
+def _guarded(path: Path, action: Callable[..., Any], *arguments: object) -> Any:
+    """The result of the action; an error of Arrow becomes an InputError on one line with the file's name."""
     try:
         return action(*arguments)
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -110,7 +131,7 @@ def _column(path: Path, schema: pa.Schema, names: tuple[str, ...], content: str)
 
 
 def _class_names(schema: pa.Schema, label: str) -> tuple[str, ...] | None:
-    """The names that Hugging Face's `datasets` leaves in the schema's metadata, if they are there and well formed."""
+    """The names that Hugging Face's `datasets` writes into the schema's metadata; None if missing or malformed."""
     try:
         names = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"][label]["names"]
     except (KeyError, TypeError, ValueError):
@@ -120,7 +141,7 @@ def _class_names(schema: pa.Schema, label: str) -> tuple[str, ...] | None:
 
 
 def _numbered(files: list[_File]) -> tuple[str, ...]:
-    """Class names 0, 1, … up to the largest label. Some may be unused, but one label must not invent a million."""
+    """Class names 0, 1, … up to the largest label. Some may be unused, but there cannot be more classes than images."""
     largest, samples = max(int(file.y.max()) for file in files), sum(len(file.y) for file in files)
     if largest >= samples:
         path = next(file.path for file in files if file.y.max() == largest)
@@ -138,7 +159,7 @@ def _source(files: list[_File], first_label: int) -> Source:
 
 
 def _encoded(files: list[_File], rows: np.ndarray) -> Iterator[tuple[str, bytes]]:
-    """(name for errors, bytes) of the rows, counted over all files; row group by row group, to hold few at a time."""
+    """(name for errors, bytes) of the rows, counted over all files; few of them are in memory at a time."""
     start = 0
     for file in files:
         mine = rows[(rows >= start) & (rows < start + len(file.y))] - start

@@ -8,10 +8,11 @@ import urllib.request
 import numpy as np
 import pytest
 
-from raysim.data import load, named
+from raysim.data import load
+from raysim.data.loaders import named
 from raysim.data.torchvision_import import import_torchvision
 
-from .made import SHARED, encoded, one_line_error, picture, pixels, write_idx, write_idx_set, write_parquet
+from ..made import SHARED, encoded, one_line_error, picture, pixels, write_idx, write_idx_set, write_parquet
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from raysim.data import catalogue, load, named
+from raysim.data import catalogue, load
+from raysim.data.loaders import named
 
 from .made import encoded, one_line_error, pixels, write_folder, write_idx_set, write_parquet
 

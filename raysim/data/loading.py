@@ -1,0 +1,119 @@
+"""Loading a dataset: the first loader that knows it finds it, then only the images to be kept are read."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from raysim.data.dataset import HELD_OUT, MAX_SIDE, Dataset, Found, Source, Split, hold_out, keep_stratified, wrong
+from raysim.data.loaders import Request, all_loaders, catalogue
+from raysim.errors import InputError
+from raysim.rng import stream
+from raysim.settings import nearest
+
+
+def load(
+    name: str,
+    *,
+    data: str | Path | None = None,
+    download: bool = False,
+    image_size: int | None = None,
+    train_size: int | None = None,
+    fraction: float | None = None,
+    test_size: int | None = None,
+    seed: int = 0,
+) -> Dataset:
+    """A dataset by name (`catalogue` has them all) or by the path of a folder of Parquet files or images.
+
+    `data` is the folder to look for named ones in (default: RAYSIM_DATA, or the folder data). `train_size` or
+    `fraction`, and `test_size`, keep a seeded part with the same share of every class, in its order; of `shapes`, so
+    many are generated.
+
+    >>> dataset = load("shapes", train_size=50, test_size=10)
+    >>> dataset.train.x.shape, dataset.classes
+    ((50, 3, 32, 32), 10)
+    """
+    folder = _folder(name, data)
+    request = Request(name, folder, data, download, image_size, train_size, fraction, test_size, seed)
+    _check(request)
+    for loader in all_loaders():
+        if (found := loader.find(request)) is not None:
+            return _read(found, replace(request, name=found.name or name, image_size=image_size or found.image_size))
+    raise _unknown(name)
+
+
+def _check(request: Request) -> None:
+    if request.train_size is not None and request.fraction is not None:
+        raise wrong("--train-size and --fraction both say how much of the training split to keep; give one of them")
+    if request.fraction is not None and not 0 < request.fraction <= 1:
+        raise wrong(f"--fraction {request.fraction}: give a share above 0 and up to 1")
+    for flag, value in (("--train-size", request.train_size), ("--test-size", request.test_size)):
+        if value is not None and value < 1:
+            raise wrong(f"{flag} {value}: give 1 or more")
+    if request.image_size is not None and not 1 <= request.image_size <= MAX_SIDE:
+        raise wrong(f"--image-size {request.image_size}: give 1 to {MAX_SIDE}")
+
+
+def _folder(name: str, data: str | Path | None) -> Path | None:
+    """The folder that a name means: the path itself, or one in the folder of the datasets."""
+    path = Path(name).expanduser()
+    if not path.is_dir() and data is not None:
+        path = Path(data).expanduser() / name
+    return path if path.is_dir() else None
+
+
+def _unknown(name: str) -> InputError:
+    """For a name that is neither a folder nor known to a loader: an error with the name that may have been meant."""
+    path, names = Path(name).expanduser(), [known for known, _ in catalogue()]
+    if path.exists():
+        return wrong(f"{path}: a file; give the folder it is in")
+    if "/" in name or "\\" in name:
+        known = ", ".join(names)
+        return wrong(f"{name}: no such folder; give a folder of Parquet files or images, or one of: {known}")
+    guess = nearest(name.lower().replace("-", "_"), names, f"; there are {', '.join(names)}.")
+    return wrong(f"--dataset: unknown dataset '{name}'{guess} A folder goes by its path")
+
+
+def _read(found: Found, request: Request) -> Dataset:
+    """Choose the rows by their labels, then read only those."""
+    name, image_size = request.name, request.image_size
+    notes, test_source = found.notes, found.test
+    train_rows = np.arange(len(found.train.y))
+    if test_source is None:
+        train_rows, test_rows = hold_out(found.train.y, stream(request.seed, "data/held-out"))
+        test_source = found.train
+        if not len(test_rows):
+            raise wrong(f"{name}: one image per class leaves none to test on; add images or a test split")
+        notes += (f"{name}: no test split; a seeded 1/{HELD_OUT} of each class ({len(test_rows)} images) is held out",)
+    else:
+        test_rows = np.arange(len(test_source.y))
+    if not found.sized:
+        train_size = request.train_size
+        if request.fraction is not None:
+            train_size = max(1, round(request.fraction * len(train_rows)))
+        train_rows = _keep(found.train, train_rows, train_size, "train", request.seed)
+        test_rows = _keep(test_source, test_rows, request.test_size, "test", request.seed)
+    train, test = found.train.read(train_rows, image_size), test_source.read(test_rows, image_size)
+    if train.shape[1:] != test.shape[1:]:
+        if image_size is None:
+            raise wrong(f"{name}: training images are {_size(train)}, test images {_size(test)}; give --image-size N")
+        train, test = (np.repeat(x, 3, axis=1) if x.shape[1] == 1 else x for x in (train, test))
+    return Dataset(
+        name,
+        found.class_names,
+        Split(np.ascontiguousarray(train), found.train.y[train_rows]),
+        Split(np.ascontiguousarray(test), test_source.y[test_rows]),
+        notes,
+    )
+
+
+def _keep(source: Source, rows: np.ndarray, size: int | None, split: str, seed: int) -> np.ndarray:
+    if size is None:
+        return rows
+    if size > len(rows):
+        raise wrong(f"--{split}-size {size}: there are only {len(rows)} {split} images; give that many or fewer")
+    return rows[keep_stratified(source.y[rows], size, stream(seed, f"data/{split}-size"))]
+
+
+def _size(x: np.ndarray) -> str:
+    return f"{x.shape[3]}x{x.shape[2]} {'grey' if x.shape[1] == 1 else 'RGB'}"

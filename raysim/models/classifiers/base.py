@@ -1,0 +1,26 @@
+"""How a file of this folder declares the classifiers it builds: in `MODELS`, by their names.
+
+The driver lists and checks models without torch, so such a file imports torch only inside its functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from raysim.models.classifier import Classifier
+    from raysim.models.vae import VaeClassifier
+
+Shape = tuple[int, int, int]  # channels, height, width of an image
+
+
+@dataclass(frozen=True)
+class Model:
+    """A classifier: how it is built, and for which images."""
+
+    make: Callable[[Shape, int], Classifier | VaeClassifier]  # (shape, number of classes)
+    smallest: int  # side of the smallest image in pixels
+    description: str
+    decodes: bool = False  # whether it is also a variational auto-encoder (models/vae.py)
