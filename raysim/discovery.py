@@ -1,4 +1,4 @@
-"""Finds what is added as a file: a partition, a loader of datasets or a model is one file in its folder."""
+"""Finds what is added as a file: a method, a partition, a loader of datasets or a model is one file in its folder."""
 
 import importlib
 import pkgutil
@@ -19,10 +19,15 @@ def modules(package: str, folder: Iterable[str]) -> list[ModuleType]:
     return [importlib.import_module(f"{package}.{name}") for name in files(folder)]
 
 
+def classes(module: ModuleType, base: type[Base]) -> list[type[Base]]:
+    """The classes derived from `base` that this file defines."""
+    own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
+    return [value for value in own if issubclass(value, base)]
+
+
 def the_class(module: ModuleType, base: type[Base]) -> type[Base]:
     """The one class derived from `base` that this file defines."""
-    own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
-    found = [value for value in own if issubclass(value, base)]
+    found = classes(module, base)
     if len(found) != 1:
         raise TypeError(f"{module.__name__} defines {len(found)} kinds of {base.__name__}; it must define one")
     return found[0]

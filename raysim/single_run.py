@@ -18,7 +18,7 @@ from raysim.config import RunConfig
 from raysim.data import Dataset, load
 from raysim.data.federated import FederatedData
 from raysim.data.federated_writer import Layout, release_memory, write
-from raysim.data.partition import Partition
+from raysim.data.partitions import Partition
 from raysim.data.synthetic_tables import tables_digest
 from raysim.engine.callbacks import Callback, Callbacks
 from raysim.engine.ray_runner import cluster

@@ -109,16 +109,24 @@ def from_record(recorded: dict[str, object], where: str) -> dict[str, object]:
 
 
 def load_layers(command_line: dict[str, object], defaults: dict[str, object]) -> list[Layer]:
-    """The layers of one call, first to last: the job file's defaults, --preset, --config, the flags."""
-    flags = dict(command_line)
-    layers: list[Layer] = [("job", defaults)]
-    if (name := take(flags, "preset")) is not None:
-        if name not in PRESETS:
-            raise InputError(f"--preset: unknown preset '{name}'{nearest(name, PRESETS, '; see `raysim presets`')}")
-        layers.append((f"preset {name}", PRESETS[name].settings))
+    """The layers of one call, first to last: the job file's defaults, --preset, --config, the flags.
+
+    The defaults may name a preset too, on which they stand.
+    """
+    first, flags = dict(defaults), dict(command_line)
+    layers: list[Layer] = [*_preset(first), ("job", first), *_preset(flags)]
     if (path := take(flags, "config")) is not None:
         layers.append((path, from_toml(path)))
     return [*layers, ("command line", flags)]
+
+
+def _preset(values: dict[str, object]) -> list[Layer]:
+    """Remove `preset` from these values; returns the layer it stands for, if it was there."""
+    if (name := take(values, "preset")) is None:
+        return []
+    if name not in PRESETS:
+        raise InputError(f"--preset: unknown preset '{name}'{nearest(name, PRESETS, '; see `raysim presets`')}")
+    return [(f"preset {name}", PRESETS[name].settings)]
 
 
 def resolve(layers: list[Layer]) -> RunConfig:

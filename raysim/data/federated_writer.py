@@ -13,7 +13,7 @@ import pyarrow as pa
 from raysim.data.dataset import Dataset, Split
 from raysim.data.federated import Chunks, FederatedData
 from raysim.data.normalisation import Normalisation
-from raysim.data.partition import Partition, deal_test
+from raysim.data.partitions import Partition
 
 CHUNK_BYTES = 32 * 2**20
 
@@ -44,6 +44,22 @@ def write(dataset: Dataset, partition: Partition, layout: Layout, put: Put) -> F
         clients=chunked(dataset.train, partition.order, partition.offsets, put),
         test=chunked(dataset.test, order, offsets, put),
     )
+
+
+def deal_test(labels: np.ndarray, held: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Order and offsets of test images by client: of each class a client holds, one client's share of its images.
+
+    `held` is boolean [clients, classes]. The shares of a class do not overlap, unless it has fewer images than there
+    are clients.
+    """
+    taken: list[list[np.ndarray]] = [[] for _ in held]
+    for label in range(held.shape[1]):
+        rows = np.flatnonzero(labels == label)
+        share = max(1, len(rows) // len(held))
+        for i, client in enumerate(np.flatnonzero(held[:, label]) if len(rows) else ()):
+            taken[client].append(rows[np.arange(i * share, (i + 1) * share) % len(rows)])
+    parts = [np.sort(np.concatenate([*t, np.empty(0, np.int64)])) for t in taken]
+    return np.concatenate(parts), np.cumsum([0, *(len(p) for p in parts)])
 
 
 def chunked(split: Split, order: np.ndarray | None, offsets: np.ndarray, put: Put) -> Chunks:

@@ -5,8 +5,8 @@ A file put into this folder is found by its name. A method kept elsewhere is nam
 
 import importlib
 import itertools
-import pkgutil
 
+from raysim import discovery
 from raysim.errors import InputError
 from raysim.methods.base import Part
 from raysim.settings import nearest
@@ -31,8 +31,7 @@ def expand(method: str) -> tuple[str, dict[str, object]]:
 
 def names() -> list[str]:
     """Every method in this folder; `fedavg` is the one that adds nothing."""
-    found = [m.name for m in pkgutil.iter_modules(__path__) if not m.ispkg and m.name != "base"]
-    return ["fedavg", *sorted([*found, *ALIASES])]
+    return ["fedavg", *sorted([*discovery.files(__path__), *ALIASES])]
 
 
 def describe(name: str) -> str:
@@ -55,8 +54,7 @@ def part_class(name: str) -> type[Part]:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise InputError(f"--method: cannot import '{module_name}': {error}") from None
-    found = [v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__]
-    parts = [v for v in found if issubclass(v, Part)]
+    parts = discovery.classes(module, Part)
     if len(parts) != 1:
         raise InputError(f"--method: {module_name} defines {len(parts)} parts; a method's file holds one")
     return parts[0]

@@ -9,8 +9,8 @@ from raysim.data import Split
 from raysim.data import federated_writer as store
 from raysim.data.federated_writer import chunked
 from raysim.data.normalisation import Normalisation
-from raysim.data.partition import partition
 from raysim.tensors import to_device
+from tests.data.dealing import partition
 from tests.simulate import blobs, configure, federated
 
 

@@ -5,12 +5,12 @@ import pytest
 import torch
 from torch import nn
 
-from raysim.data.partition import partition
 from raysim.engine.in_process import InProcess
 from raysim.engine.round_metrics import RoundMetrics
 from raysim.engine.simulation import Simulation
 from raysim.observe.progress import round_line
 from raysim.training.client import Client
+from tests.data.dealing import partition
 from tests.simulate import blobs, comparable, configure, federated, simulate
 
 

@@ -12,7 +12,7 @@ SETTINGS = SYNTHESIS | {"rounds": 4, "active": 10}
 
 
 def saver_in(folder):
-    return lambda runner: CheckpointWriter(Checkpoints(folder / "checkpoints", {}), runner, lambda kind, **details: None)
+    return lambda runner: CheckpointWriter(Checkpoints(folder / "checkpoints", {}), runner, runner.on_event)
 
 
 @pytest.mark.usefixtures("local_ray")

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from raysim.data.partition import deal_test, partition
+from raysim.data.federated_writer import deal_test
 from raysim.engine.in_process import InProcess
 from raysim.errors import InputError
 from raysim.models import build
 from raysim.models.flat import FlatModel
+from tests.data.dealing import partition
 from tests.simulate import SMALL, blobs, comparable, configure, simulate, simulate_on_ray
 
 SETTINGS = {"method": "fedbn", "model": "fedpa-cnn", "evaluation": "clients", "active": 10, "rounds": 2}

@@ -11,7 +11,6 @@ from torch import nn
 from raysim.cli import main
 from raysim.data import load
 from raysim.data.normalisation import Normalisation
-from raysim.data.partition import partition
 from raysim.data.synthetic_tables import column, images_of
 from raysim.engine.in_process import InProcess
 from raysim.errors import InputError
@@ -21,6 +20,7 @@ from raysim.models import build
 from raysim.models.flat import FlatModel
 from raysim.rng import stream
 from raysim.training.client import Client
+from tests.data.dealing import partition
 from tests.faults.harness import results
 from tests.simulate import blobs, comparable, configure, simulate
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from raysim.data.partition import partition
 from raysim.engine.in_process import InProcess
 from raysim.errors import InputError
 from raysim.models import build
 from raysim.rng import stream
+from tests.data.dealing import partition
 from tests.simulate import blobs, comparable, configure, simulate
 
 MODELS = {"method": "fedensemble", "fedensemble.mode": "models", "fedensemble.models": 3}

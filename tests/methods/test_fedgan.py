@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from raysim.data.partition import partition
 from raysim.data.synthetic_tables import column, images_of, table_digest
 from raysim.engine.in_process import InProcess
 from raysim.errors import InputError
 from raysim.methods.common.wgan import Gan
 from raysim.methods.fedgan import FedGAN
 from raysim.rng import stream
+from tests.data.dealing import partition
 from tests.simulate import blobs, comparable, configure, simulate
 
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from raysim.data.partition import partition
 from raysim.data.synthetic_tables import images_of, labels_of
 from raysim.engine.in_process import InProcess
 from raysim.errors import InputError
@@ -16,6 +15,7 @@ from raysim.methods.naivemix import NaiveMix
 from raysim.models import build
 from raysim.rng import stream
 from raysim.training.client import Step, forward
+from tests.data.dealing import partition
 from tests.methods.test_naivemix import normalised
 from tests.simulate import blobs, comparable, configure, simulate
 

@@ -7,7 +7,6 @@ from torch.nn import functional as F
 
 from raysim.cli import main
 from raysim.data.normalisation import Normalisation
-from raysim.data.partition import partition
 from raysim.engine.in_process import InProcess
 from raysim.errors import InputError
 from raysim.methods.common.augmentation import strong, weak
@@ -16,6 +15,7 @@ from raysim.models import build
 from raysim.models.flat import FlatModel
 from raysim.rng import stream
 from raysim.training.client import Client, split_labelled
+from tests.data.dealing import partition
 from tests.simulate import blobs, comparable, configure, simulate
 
 FEW = {"method": "fixmatch", "labelled": 12, "unlabelled_batch": 16, "fixmatch.threshold": 0.5}

@@ -191,7 +191,7 @@ def test_the_shared_dataset_has_everyones_images_with_their_source():
     dataset = blobs()
     result = simulate(dataset, **QUICK | {"hfmds.per_client": 60})
     table = result.shared["hfmds"]
-    from raysim.data.partition import partition
+    from tests.data.dealing import partition
 
     dealt = partition(dataset.train.y, 5, kind="dirichlet", clients=10, seed=3, beta=0.5)
     sizes = np.minimum(dealt.sizes, 60)

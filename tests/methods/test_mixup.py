@@ -5,7 +5,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from raysim.data.partition import partition
 from raysim.engine.in_process import InProcess
 from raysim.errors import InputError
 from raysim.methods.mixup import Mixup
@@ -13,6 +12,7 @@ from raysim.models import build
 from raysim.models.flat import FlatModel
 from raysim.rng import stream
 from raysim.training.client import Client
+from tests.data.dealing import partition
 from tests.simulate import blobs, comparable, configure, simulate
 
 

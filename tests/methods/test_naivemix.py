@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from raysim.data.partition import partition
 from raysim.data.synthetic_tables import column, images_of, labels_of
 from raysim.models import build
 from raysim.rng import stream
+from tests.data.dealing import partition
 from tests.simulate import blobs, simulate
 
 THREE = {"method": "naivemix", "naivemix.mean_of": 3}

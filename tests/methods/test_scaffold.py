@@ -5,13 +5,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from raysim.data.partition import partition
 from raysim.engine.in_process import InProcess
 from raysim.errors import InputError
 from raysim.methods.scaffold import path_length
 from raysim.models import build
 from raysim.models.flat import FlatModel
 from raysim.rng import stream
+from tests.data.dealing import partition
 from tests.simulate import blobs, configure, simulate
 
 TWO = {"method": "scaffold", "clients": 2, "rounds": 3, "local_steps": 3, "lr": 0.1, "batch_size": 400, "beta": 1.0}

@@ -6,7 +6,7 @@ import torch
 
 from raysim.data import Dataset, Split
 from raysim.data.federated_writer import Layout, write
-from raysim.data.partition import Partition
+from raysim.data.partitions import Partition
 from raysim.data.synthetic_tables import make_table
 from raysim.privacy.attacks import Attacks, Rows, matched, nearest
 from tests.simulate import configure

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from raysim.config import RunConfig, check
-from raysim.data.partition import partition
 from raysim.data.synthetic_tables import images_of
 from raysim.engine.failures import ClientFailure
 from raysim.engine.in_process import InProcess
@@ -14,6 +13,7 @@ from raysim.errors import InputError
 from raysim.methods.base import Part, can_fuse
 from raysim.methods.fedprox import FedProx
 from raysim.models import build
+from tests.data.dealing import partition
 from tests.simulate import SMALL, blobs, comparable, configure, simulate, simulate_on_ray
 
 EVERYTHING = "tests.parts.everything"  # all hooks at once

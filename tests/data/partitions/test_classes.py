@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysim.data.partition import partition
 from raysim.data.partitions.classes import Classes
+from tests.data.dealing import partition
 
 from .common import balanced, check, quick, seeds
 

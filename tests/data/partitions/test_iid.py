@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysim.data.partition import partition
+from tests.data.dealing import partition
 
 from .common import check, quick, seeds
 

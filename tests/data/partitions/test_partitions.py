@@ -9,9 +9,9 @@ import pytest
 
 from raysim.config import RunConfig, resolve
 from raysim.data import partitions
-from raysim.data.partition import partition
 from raysim.errors import InputError
 from raysim.settings import setting_fields
+from tests.data.dealing import partition
 
 from .common import balanced, check
 
@@ -82,7 +82,7 @@ def test_wrong_input_is_one_clear_line(changes, message):
 
 
 def test_no_torch_is_imported():
-    code = "import sys, raysim.data.partitions, raysim.data.partition; sys.exit('torch' in sys.modules)"
+    code = "import sys, raysim.data.partitions, raysim.data.federated_writer; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysim.config import resolve
-from raysim.data.partition import partition
 from raysim.data.partitions.table import TABLES, Table, read_table
 from raysim.errors import InputError
+from tests.data.dealing import partition
 
 from .common import quick, seeds
 

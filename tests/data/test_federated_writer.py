@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from raysim.data.partition import deal_test, partition
+from raysim.data.federated_writer import deal_test
+from tests.data.dealing import partition
 
 
 def test_indices_and_counts():
