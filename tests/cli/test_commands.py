@@ -103,22 +103,19 @@ def test_the_driver_needs_no_torch(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_a_server_without_parts_needs_no_torch():
-    code = """
-import sys
-import numpy as np
-from raysim.config import resolve
-from raysim.data.federated import Federation
-from raysim.engine.server import Server
-server = Server(Federation(resolve([]), (1, 8, 8), 2, (0.0,), (1.0,), np.ones(2), None, None))
-server.hello(), server.begin(np.zeros(3, dtype="float32"))
-terms = [np.array([2**40, 2**41, 0, 2**40]), np.array([0, 0, 2**40, 2**40])]
-(mean,) = server.aggregate(1, 2, {"model/0": terms[0]}, {"model/0": terms[1]})
-assert mean.tolist() == [0.5, 1.0, 0.5] and mean.dtype == "float32"
-(restored,) = server.restore(server.snapshot()[0], {})
-assert restored.tolist() == mean.tolist() and server.export() == {}
-sys.exit("torch" in sys.modules)
-"""
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+@pytest.mark.parametrize("code", ["import raysim", "from raysim.cli import main; main(['--help'])"])
+def test_neither_import_nor_help_loads_torch_or_ray(code):
+    loaded = f"import sys; {code}; sys.exit(bool({{'torch', 'ray', 'numpy'}} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", loaded], cwd=ROOT, stdout=subprocess.DEVNULL).returncode == 0
+
+
+def test_a_public_name_is_what_it_says():
+    import raysim
+    from raysim.single_run import run
+
+    assert raysim.run is run
+    assert all(getattr(raysim, name) is not None for name in raysim.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = raysim.nothing
 
 

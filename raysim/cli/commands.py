@@ -1,7 +1,4 @@
-"""The command line: words to calls. `raysim COMMAND …`, `python -m raysim COMMAND …`, and `job` for files in jobs/.
-
-What a command needs is imported when it runs: `raysim --help` loads neither torch nor ray.
-"""
+"""What each command does with its words. Imported when a command runs, so that `raysim --help` stays quick."""
 
 from __future__ import annotations
 
@@ -9,11 +6,9 @@ import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from rich.console import Console
-
-from raysim import methods
+from raysim import methods as all_methods
 from raysim.config import (
     PRESETS,
     RunConfig,
@@ -25,71 +20,19 @@ from raysim.config import (
     resolve,
     take,
 )
-from raysim.engine.ray_runner.environment import secure_local_ray
-from raysim.engine.signals import INTERRUPTED, interruptible, leave
 from raysim.errors import InputError, RaysimError
 from raysim.observe.progress import Reporter, duration
-from raysim.settings import flag, nearest
+from raysim.settings import flag
 
 HELP = {"-h", "--help"}
 
 Words = list[str]
 
 
-def main(arguments: Words | None = None) -> int:
-    """`raysim COMMAND …`; returns the exit code."""
-    return _guarded(_command, sys.argv[1:] if arguments is None else arguments)
-
-
-def console() -> NoReturn:
-    """The installed `raysim` command."""
-    leave(main())
-
-
-def job(beside: str | None = None, **defaults: object) -> NoReturn:
-    """A job file's whole content: `run` with other defaults; takes the same flags, exits with the same codes.
-
-    `beside`: run this baseline with the same settings afterwards, and print both accuracies. `preset` among the
-    defaults starts from a paper's settings.
-    """
-    leave(_guarded(lambda words: _run(words, defaults, beside), sys.argv[1:]))
-
-
-def _guarded(function: Callable[[Words], None], words: Words) -> int:
-    """Errors meant for people become one line on stderr and their exit code; an interrupt becomes 130."""
-    error_console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-    secure_local_ray()
-    try:
-        with interruptible():
-            function(words)
-    except RaysimError as error:
-        if trace := getattr(error, "traceback", ""):
-            error_console.print(trace.rstrip())
-        error_console.print(f"raysim: {error}")
-        return error.exit_code
-    except KeyboardInterrupt as interrupt:
-        error_console.print(str(interrupt) or INTERRUPTED)
-        return 130
-    return 0
-
-
-def _command(words: Words) -> None:
-    command, rest = (words[0], words[1:]) if words else ("--help", [])
-    if command in HELP | {"help"}:
-        lines = [f"  {name:10} {about}" for name, (about, _) in COMMANDS.items()]
-        last = "raysim run --help lists the settings"
-        Reporter().say("\n".join(["usage: raysim COMMAND [settings]", "", *lines, "", last]))
-    elif command in COMMANDS:
-        _, function = COMMANDS[command]
-        function(rest)
-    else:
-        raise InputError(f"unknown command '{command}'{nearest(command, COMMANDS, '; see `raysim --help`')}")
-
-
 # -- one run -----------------------------------------------------------------------------------------------------------
 
 
-def _run(words: Words, defaults: dict[str, object] | None = None, beside: str | None = None) -> None:
+def run(words: Words, defaults: dict[str, object] | None = None, beside: str | None = None) -> None:
     """`run [settings]`: one run, and its baseline if a job asks for one."""
     if (config := _config(words, defaults)) is None:
         return
@@ -105,7 +48,7 @@ def _run(words: Words, defaults: dict[str, object] | None = None, beside: str | 
         )
 
 
-def _resume(words: Words) -> None:
+def resume(words: Words) -> None:
     """`resume RUN_DIR [settings]`: its own settings, and those that say where and how to run it."""
     path = Path(words[0]) if words else Path()
     if not words or not (path / "config.json").exists():
@@ -118,7 +61,7 @@ def _resume(words: Words) -> None:
     _run_one(resolve([(source, recorded), ("command line", from_command_line(words[1:]) | here)]))
 
 
-def _plan(words: Words) -> None:
+def plan(words: Words) -> None:
     """`plan [settings]`: print the placement plan and stop."""
     if (config := _config(words)) is None:
         return
@@ -143,7 +86,7 @@ def _settings_help() -> list[str]:
     lines += [f"  {'--preset':28} start from a paper's settings; `raysim presets`"]
     lines += [f"  {'--config':28} a TOML file of settings"]
     for name in _parts():
-        lines += ["", methods.describe(name), *help_lines(methods.part_class(name), f"{name}.")]
+        lines += ["", all_methods.describe(name), *help_lines(all_methods.part_class(name), f"{name}.")]
     return lines
 
 
@@ -163,14 +106,14 @@ def _run_one(config: RunConfig) -> tuple[Path, dict[str, Any]]:
 # -- many runs ---------------------------------------------------------------------------------------------------------
 
 
-def _compare(words: Words) -> None:
+def compare(words: Words) -> None:
     """`compare --methods A B …`: methods × seeds × partitions, and their table."""
     from raysim.experiments import grid
 
     _many("compare", grid.compare, words)
 
 
-def _sweep(words: Words) -> None:
+def sweep(words: Words) -> None:
     """`sweep NAME`, or `sweep --over key=value,value …`: an ablation and its table."""
     from raysim.experiments import grid
 
@@ -205,7 +148,7 @@ def _many(command: str, parse: Callable[[Words], Any], words: Words) -> None:
         raise RaysimError(f"{len(failed)} of {len(wanted.jobs)} runs failed; the same command again tries only them")
 
 
-def _report(words: Words) -> None:
+def report(words: Words) -> None:
     """`report RUN_DIR… [--out PAGE]`: of one run its own page, of several one about all of them."""
     from raysim.observe.report import write_comparison, write_report
 
@@ -221,27 +164,27 @@ def _report(words: Words) -> None:
 # -- listings ----------------------------------------------------------------------------------------------------------
 
 
-def _methods(words: Words) -> None:
-    _list([(name, methods.describe(name)) for name in methods.names()])
+def methods(words: Words) -> None:
+    _list([(name, all_methods.describe(name)) for name in all_methods.names()])
 
 
-def _datasets(words: Words) -> None:
+def datasets(words: Words) -> None:
     from raysim.data import catalogue
 
     _list(catalogue())
 
 
-def _models(words: Words) -> None:
-    from raysim import models
+def models(words: Words) -> None:
+    from raysim import models as all_models
 
-    _list(models.names())
+    _list(all_models.names())
 
 
-def _presets(words: Words) -> None:
+def presets(words: Words) -> None:
     _list([(name, preset.about) for name, preset in PRESETS.items()])
 
 
-def _sweeps(words: Words) -> None:
+def sweeps(words: Words) -> None:
     from raysim.experiments.sweeps import SWEEPS
 
     _list([(name, sweep.about) for name, sweep in SWEEPS.items()])
@@ -252,7 +195,7 @@ def _list(entries: list[tuple[str, str]]) -> None:
     Reporter().say("\n".join(f"  {name:{width}} {about}" for name, about in entries))
 
 
-def _settings(words: Words) -> None:
+def settings(words: Words) -> None:
     """Every setting in Markdown: a table for the run, and one for each part of a method."""
     sections = [
         "# Settings\n\nWritten by `make docs` from the program. Each is a flag, a line of a TOML file (a part's in a "
@@ -260,25 +203,10 @@ def _settings(words: Words) -> None:
         markdown_table(RunConfig),
     ]
     for name in _parts():
-        sections += [f"## {name}\n\n{methods.describe(name)}", markdown_table(methods.part_class(name), f"{name}.")]
+        table = markdown_table(all_methods.part_class(name), f"{name}.")
+        sections += [f"## {name}\n\n{all_methods.describe(name)}", table]
     sys.stdout.write("\n\n".join(sections) + "\n")
 
 
 def _parts() -> list[str]:
-    return [name for name in methods.names() if name != "fedavg" and name not in methods.ALIASES]
-
-
-COMMANDS: dict[str, tuple[str, Callable[[Words], None]]] = {
-    "run": ("run a simulation", _run),
-    "resume": ("go on with a run that was interrupted: resume RUN_DIR", _resume),
-    "compare": ("methods × seeds × partitions on one cluster, and their table: --methods A B --seeds 0 1 …", _compare),
-    "sweep": ("an ablation: sweep NAME, or sweep --over key=value,value …", _sweep),
-    "plan": ("print the placement plan of a configuration and stop", _plan),
-    "report": ("write a run's HTML report again, or one page about several: report RUN_DIR… [--out PAGE]", _report),
-    "methods": ("the methods there are", _methods),
-    "datasets": ("the datasets there are", _datasets),
-    "models": ("the models there are", _models),
-    "presets": ("the papers' settings by name", _presets),
-    "sweeps": ("the papers' ablations by name", _sweeps),
-    "settings": ("every setting, as docs/settings.md", _settings),
-}
+    return [name for name in all_methods.names() if name != "fedavg" and name not in all_methods.ALIASES]

@@ -1,0 +1,91 @@
+"""The command line: `raysim COMMAND …`, `python -m raysim COMMAND …`, and `job` for the files in jobs/.
+
+What a command needs is imported when it runs: `raysim --help` loads neither torch nor ray.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from rich.console import Console
+
+from raysim.engine.ray_runner.environment import secure_local_ray
+from raysim.engine.signals import INTERRUPTED, interruptible, leave
+from raysim.errors import InputError, RaysimError
+from raysim.settings import nearest
+
+COMMANDS = {
+    "run": "run a simulation",
+    "resume": "go on with a run that was interrupted: resume RUN_DIR",
+    "compare": "methods × seeds × partitions on one cluster, and their table: --methods A B --seeds 0 1 …",
+    "sweep": "an ablation: sweep NAME, or sweep --over key=value,value …",
+    "plan": "print the placement plan of a configuration and stop",
+    "report": "write a run's HTML report again, or one page about several: report RUN_DIR… [--out PAGE]",
+    "methods": "the methods there are",
+    "datasets": "the datasets there are",
+    "models": "the models there are",
+    "presets": "the papers' settings by name",
+    "sweeps": "the papers' ablations by name",
+    "settings": "every setting, as docs/settings.md",
+}  # each is a function of raysim/cli/commands.py
+
+Words = list[str]
+
+
+def main(arguments: Words | None = None) -> int:
+    """Run a command; returns the exit code."""
+    return _guarded(_command, sys.argv[1:] if arguments is None else arguments)
+
+
+def console() -> NoReturn:
+    """The installed `raysim` command."""
+    leave(main())
+
+
+def job(beside: str | None = None, **defaults: object) -> NoReturn:
+    """A job file's whole content: `run` with other defaults; takes the same flags, exits with the same codes.
+
+    `beside`: run this baseline with the same settings afterwards, and print both accuracies. `preset` among the
+    defaults starts from a paper's settings.
+    """
+
+    def run(words: Words) -> None:
+        from raysim.cli import commands
+
+        commands.run(words, defaults, beside)
+
+    leave(_guarded(run, sys.argv[1:]))
+
+
+def _guarded(function: Callable[[Words], None], words: Words) -> int:
+    """Turn errors meant for people into one line on stderr and their exit code, and an interrupt into 130."""
+    error_console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    secure_local_ray()
+    try:
+        with interruptible():
+            function(words)
+    except RaysimError as error:
+        if trace := getattr(error, "traceback", ""):
+            error_console.print(trace.rstrip())
+        error_console.print(f"raysim: {error}")
+        return error.exit_code
+    except KeyboardInterrupt as interrupt:
+        error_console.print(str(interrupt) or INTERRUPTED)
+        return 130
+    return 0
+
+
+def _command(words: Words) -> None:
+    command, rest = (words[0], words[1:]) if words else ("--help", [])
+    if command in ("-h", "--help", "help"):
+        lines = [f"  {name:10} {about}" for name, about in COMMANDS.items()]
+        usage = ["usage: raysim COMMAND [settings]", "", *lines, "", "raysim run --help lists the settings"]
+        Console(soft_wrap=True, highlight=False, markup=False).print("\n".join(usage))
+    elif command in COMMANDS:
+        from raysim.cli import commands
+
+        getattr(commands, command)(rest)
+    else:
+        raise InputError(f"unknown command '{command}'{nearest(command, COMMANDS, '; see `raysim --help`')}")
