@@ -1,17 +1,21 @@
 """Experiment trackers: TensorBoard, and the classes that users name with `--callback` (docs/tracking.md)."""
 
+from __future__ import annotations
+
 import importlib
 import importlib.util
 import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raysim.engine.callbacks import Callback
 from raysim.engine.round_metrics import RoundMetrics
-from raysim.engine.simulation import Result
 from raysim.errors import InputError, RaysimError
+
+if TYPE_CHECKING:
+    from raysim.engine.simulation import Result
 
 __all__ = ["Callback", "Guarded", "TensorBoard", "figures", "load_trackers"]
 
