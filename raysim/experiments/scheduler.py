@@ -55,7 +55,7 @@ def run_grid(grid: Grid, reporter: Reporter) -> None:
     text = write_table(grid, failed)
     reporter.say(f"{text}\ntable: {grid.folder / 'table.md'}")
     if done := [run.folder for run in grid.runs if run.finished]:
-        reporter.say(f"report: {write_comparison([*done], grid.folder / 'report.html')}")
+        reporter.say(f"report: {write_comparison(done, grid.folder / 'report.html')}")
     if failed:
         raise RaysimError(f"{len(failed)} of {len(grid.runs)} runs failed; the same command again tries only them")
 

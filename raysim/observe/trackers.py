@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Callback", "Guarded", "TensorBoard", "figures", "load_trackers"]
 
 
-def load_trackers(names: str | None) -> list[Callback]:
+def load_trackers(names: str | None) -> list[Guarded]:
     """The callbacks of `--callback MODULE:CLASS,…`, each guarded, after TensorBoard's if that is installed."""
     callbacks: list[Callback] = [TensorBoard()] if importlib.util.find_spec("tensorboard") else []
     callbacks += [_make(name.strip()) for name in names.split(",")] if names else []
@@ -55,7 +55,7 @@ class Guarded(Callback):
 
     def __init__(self, callback: Callback):
         self.callback = callback
-        self.complain: Callable[[str], None] = lambda text: None  # raysim/run.py sets it
+        self.complain: Callable[[str], None] = lambda text: None  # raysim/single_run.py sets it
         self.dropped = False
 
     def on_start(self, settings: dict[str, Any], out: Path) -> None:

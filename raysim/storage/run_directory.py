@@ -17,7 +17,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from raysim import __version__
-from raysim.config import RunConfig
+from raysim.config import RunConfig, from_record
 from raysim.engine.callbacks import Callback
 from raysim.engine.round_metrics import RoundMetrics
 from raysim.errors import InputError, RaysimError
@@ -69,7 +69,7 @@ def _just_begun(path: Path) -> bool:
 
 def _check_same_run(config: RunConfig, path: Path) -> None:
     """Refuse to go on with other settings than the run began with, as far as they decide its result."""
-    before = read_config(path)["settings"]
+    before = from_record(read_config(path)["settings"], str(path / "config.json"))
     for key, value in config.identity().items():
         if before.get(key) != value:
             raise InputError(f"--resume: {path} has {flag(key)} {before.get(key)}, not {value}; leave it as it was")
