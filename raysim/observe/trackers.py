@@ -47,7 +47,7 @@ def figures(line: Mapping[str, Any]) -> dict[str, float]:
 
 
 class Guarded(Callback):
-    """Another's callback, whose errors cost nobody the run.
+    """A user's callback, guarded so that its errors do not end the run.
 
     An error in `on_start` ends the run: nothing is lost yet, and the user can put it right. A later one is reported
     once through `complain`, and the callback gets no further calls but `close`. Hooks it does not have are left out.

@@ -23,7 +23,7 @@ PROBLEM = (
     "dataset", "train_size", "fraction", "test_size", "image_size", "partition", *partitions.own_settings(), "clients",
 )  # fmt: skip
 OPERATIONAL = RunConfig.operational()
-SINGLE = ("method", "seed", *OPERATIONAL)  # settings that say nothing about how a run differs from a preset
+SINGLE = ("method", "seed", *OPERATIONAL)  # settings that no preset decides
 Spread = tuple[float, float | None]  # mean and sample standard deviation, the latter of two values or more
 
 
