@@ -20,7 +20,7 @@ from raysim.config import (
     resolve,
     take,
 )
-from raysim.errors import InputError, RaysimError
+from raysim.errors import InputError
 from raysim.observe.progress import Reporter, duration
 from raysim.settings import flag
 
@@ -132,20 +132,9 @@ def _many(command: str, parse: Callable[[Words], Any], words: Words) -> None:
         reporter.say("\n".join([f"raysim {command}: these, and every setting of `raysim run --help`", "", *lines]))
         return
     wanted = parse(words)
-    from raysim.experiments.scheduler import RunScheduler
-    from raysim.experiments.table import write_table
-    from raysim.observe.report import write_comparison
+    from raysim.experiments.scheduler import run_grid
 
-    scheduler = RunScheduler(wanted, reporter, on_end=lambda: write_table(wanted, scheduler.failed))
-    try:
-        failed = scheduler.run()
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("raysim: interrupted; the same command again goes on") from None
-    reporter.say(f"{write_table(wanted, failed)}\ntable: {wanted.folder / 'table.md'}")
-    if done := [job.folder for job in wanted.jobs if grid.finished(job)]:
-        reporter.say(f"report: {write_comparison(done, wanted.folder / 'report.html')}")
-    if failed:
-        raise RaysimError(f"{len(failed)} of {len(wanted.jobs)} runs failed; the same command again tries only them")
+    run_grid(wanted, reporter)
 
 
 def report(words: Words) -> None:

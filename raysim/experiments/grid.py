@@ -1,12 +1,14 @@
-"""Lists of runs: `raysim compare` (methods × partitions × seeds) and `raysim sweep` (a named one, or any settings)."""
+"""Grids of runs: `raysim compare` (methods × partitions × seeds) and `raysim sweep` (a named one, or any settings)."""
 
 import dataclasses
 import hashlib
 import itertools
 import json
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from raysim import methods
 from raysim.config import RunConfig, from_command_line, load_layers, resolve, take
@@ -16,7 +18,7 @@ from raysim.experiments.sweeps import SWEEPS, Axis, Sweep
 from raysim.settings import flag, nearest
 from raysim.storage.run_directory import results_folder
 
-# Flags of these commands that take several values, beside the settings of a run.
+# Flags of these commands that take several values. All settings of a run are flags too.
 LISTS = {
     "methods": "what to compare, e.g. fedavg hfmds hfmds+fedpa",
     "seeds": "of every row, e.g. 0 1 2; the table has their mean and standard deviation",
@@ -26,7 +28,7 @@ LISTS = {
 
 
 @dataclass(frozen=True)
-class Job:
+class PlannedRun:
     """One run of a grid; those of one row differ in the seed only."""
 
     row: str
@@ -35,39 +37,44 @@ class Job:
 
     @property
     def title(self) -> str:
+        """Its name for people."""
         return f"{self.row}, seed {self.config.seed}"
 
     @property
     def folder(self) -> Path:
+        """Its run directory."""
+        assert self.config.out is not None  # the grid has set it
         return Path(self.config.out)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run directory is that of a whole run."""
+        return (self.folder / "summary.json").exists()
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Runs to be made, and where."""
+    """All runs of one command, and the folder that holds them and their table."""
 
     folder: Path
-    jobs: tuple[Job, ...]
-    at_once: int | None
-
-
-def finished(job: Job) -> bool:
-    return (job.folder / "summary.json").exists()
+    runs: tuple[PlannedRun, ...]
+    at_once: int | None  # runs at work together; None: as many as fit
 
 
 def compare(words: list[str]) -> Grid:
-    """`--methods A B --seeds 0 1 --partitions classes:2 …` and the settings all of them have."""
+    """The grid of `--methods A B --seeds 0 1 --partitions classes:2 …`; other flags are settings of every run."""
     lists, flags = _read(words)
     if not (names := lists.pop("methods", [])):
         raise InputError("compare: say which with --methods, e.g. --methods fedavg fedprox hfmds")
     if "method" in flags or "over" in lists:
         raise InputError("compare takes --methods; use `raysim sweep --over …` for a grid of other settings")
-    axes = [{name: {"method": name} for name in names}, _partitions(lists.pop("partitions", []))]
-    return _grid("compare", Sweep("", {}, tuple(axes)), flags, lists.get("seeds"))
+    by_method: Axis = {name: {"method": name} for name in names}
+    axes = (by_method, _partitions(lists.pop("partitions", [])))
+    return _grid("compare", Sweep("", {}, axes), flags, lists.get("seeds"))
 
 
 def sweep(words: list[str]) -> Grid:
-    """`NAME …`, or `--over key=a,b …`, and the settings all of them have."""
+    """The grid of `NAME …` or `--over key=a,b …`; other flags are settings of every run."""
     name = words[0] if words and not words[0].startswith("--") else None
     lists, flags = _read(words[1:] if name else words)
     if "methods" in lists or "partitions" in lists:
@@ -89,9 +96,10 @@ def sweep(words: list[str]) -> Grid:
 
 
 def _read(words: list[str]) -> tuple[dict[str, list[str]], dict[str, object]]:
-    """The flags that take several values, separated by blanks or commas; and the others."""
+    """The flags that take several values, separated by blanks or commas, and the other flags."""
     lists: dict[str, list[str]] = {}
-    rest, key = [], None
+    rest: list[str] = []
+    key = None
     for word in words:
         if word.startswith("--"):
             name, _, value = word[2:].partition("=")
@@ -107,12 +115,12 @@ def _read(words: list[str]) -> tuple[dict[str, list[str]], dict[str, object]]:
 
 
 def _partitions(texts: list[str]) -> Axis:
-    """`classes:2` as settings, by the name it has in a table."""
+    """Texts such as `classes:2` as an axis, whose points have the names of a table's rows."""
     return dict(map(partitions.parse, texts))
 
 
 def _over(text: str) -> Axis:
-    """`hfmds.mu=0,0.5` as an axis."""
+    """A text such as `hfmds.mu=0,0.5` as an axis."""
     key, equals, values = text.partition("=")
     key = key.removeprefix("--")
     if not equals or not key or not (items := [item for item in values.split(",") if item]):
@@ -121,11 +129,11 @@ def _over(text: str) -> Axis:
 
 
 def _grid(name: str, sweep: Sweep, flags: dict[str, object], seeds: list[str] | None) -> Grid:
-    """Every combination of the axes, with every seed; checked as a whole before anything starts."""
+    """Every combination of the axes with every seed; all settings are checked before anything starts."""
     command = name.partition("-")[0]
     flags = dict(flags)
     out, at_once = take(flags, "out"), _count(take(flags, "at_once"))
-    flags.pop("resume", None)  # it always does
+    flags.pop("resume", None)  # every run of a grid is resumed
     if flags.pop("overwrite", "false") != "false":
         raise InputError(f"{command} goes on with what is there; to begin anew give another --out")
     axes = [axis for axis in sweep.axes if axis]
@@ -135,49 +143,55 @@ def _grid(name: str, sweep: Sweep, flags: dict[str, object], seeds: list[str] | 
     if taken := sorted(varied & flags.keys()):
         raise InputError(f"{command}: {flag(taken[0])} is what varies here; leave it out")
     base = [(name if where == "command line" else where, values) for where, values in load_layers(sweep.base, {})]
-    jobs = []
+    chosen: Sequence[object] = seeds or sweep.seeds
+    if (not seeds and "seed" in varied | flags.keys()) or not chosen:
+        chosen = [None]  # every run has the seed of its settings
+    runs = []
     for points in itertools.product(*(axis.items() for axis in axes)):
         row = ", ".join(label for label, _ in points)
         settings = {key: value for _, point in points for key, value in point.items()}
-        for seed in seeds or ([None] if "seed" in varied | flags.keys() else sweep.seeds or [None]):
+        for seed in chosen:
             own = settings | ({} if seed is None else {"seed": seed})
             layers = [*base, *load_layers(_fitting(flags, own, axes), {}), ("command line", own)]
-            jobs.append(Job(row, resolve(layers), sweep.paper.get(row)))
-    folder = results_folder() / (out or Path("runs") / f"{name}-{_digest(jobs)}")
-    return Grid(folder, tuple(_placed(command, folder, jobs)), at_once)
+            runs.append(PlannedRun(row, resolve(layers), sweep.paper.get(row)))
+    folder = results_folder() / (str(out) if out else Path("runs") / f"{name}-{_digest(runs)}")
+    return Grid(folder, tuple(_placed(command, folder, runs)), at_once)
 
 
-def _fitting(flags: dict[str, object], own: dict[str, object], axes: list[Axis]) -> dict[str, object]:
+def _fitting(flags: dict[str, object], own: dict[str, Any], axes: list[Axis]) -> dict[str, object]:
     """The flags without the settings of parts that only other methods of the grid have."""
     if "method" not in own:
         return flags
     parts = {
         method: set(methods.part_classes(methods.expand(method)[0]))
-        for method in (point["method"] for axis in axes for point in axis.values() if "method" in point)
+        for method in (str(point["method"]) for axis in axes for point in axis.values() if "method" in point)
     }
     elsewhere = set().union(*parts.values()) - parts[own["method"]]
     return {key: value for key, value in flags.items() if key.rpartition(".")[0] not in elsewhere}
 
 
-def _count(text) -> int | None:
-    if text is not None and not (str(text).isdigit() and int(text) > 0):
-        raise InputError(f"--at-once must be a whole number above 0, not '{text}'")
-    return None if text is None else int(text)
+def _count(value: object) -> int | None:
+    """The number of --at-once, if it is given."""
+    if value is None:
+        return None
+    if not (str(value).isdigit() and int(str(value)) > 0):
+        raise InputError(f"--at-once must be a whole number above 0, not '{value}'")
+    return int(str(value))
 
 
-def _digest(jobs: list[Job]) -> str:
-    """So that the same command finds the same folder again."""
-    content = json.dumps([job.config.identity() for job in jobs], sort_keys=True)
+def _digest(runs: list[PlannedRun]) -> str:
+    """A name for these runs by which the same command finds their folder again."""
+    content = json.dumps([run.config.identity() for run in runs], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:8]
 
 
-def _placed(command: str, folder: Path, jobs: list[Job]):
-    """Each with a run directory of its own below the folder."""
+def _placed(command: str, folder: Path, runs: list[PlannedRun]) -> Iterator[PlannedRun]:
+    """The runs, each with a run directory of its own below the folder."""
     names = set()
-    for job in jobs:
-        name = re.sub(r"[^\w.+=-]+", "-", f"{job.row}, seed {job.config.seed}")
+    for run in runs:
+        name = re.sub(r"[^\w.+=-]+", "-", run.title)
         if name in names:
-            raise InputError(f"{command}: '{job.title}' is there twice")
+            raise InputError(f"{command}: '{run.title}' is there twice")
         names.add(name)
-        config = dataclasses.replace(job.config, out=str(folder / name), resume=True, overwrite=False)
-        yield dataclasses.replace(job, config=config)
+        config = dataclasses.replace(run.config, out=str(folder / name), resume=True, overwrite=False)
+        yield dataclasses.replace(run, config=config)

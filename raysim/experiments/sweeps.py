@@ -1,11 +1,12 @@
 """The papers' tables and ablations by name (`raysim sweep NAME`), each a grid of settings. Imports no method.
 
-Where a paper shows a figure without printing its points, the points are our reading.
+Where a paper draws a figure without printing the settings of its points, we read them off the figure.
 """
 
 from dataclasses import dataclass, field
 
-Axis = dict[str, dict[str, object]]  # what a table calls a point -> its settings
+Settings = dict[str, object]
+Axis = dict[str, Settings]  # name of a point in the table -> its settings
 
 
 @dataclass(frozen=True)
@@ -13,10 +14,10 @@ class Sweep:
     """Every combination of the axes' points, on top of the base (which may name a preset)."""
 
     about: str
-    base: dict[str, object]
+    base: Settings
     axes: tuple[Axis, ...]
     paper: dict[str, float] = field(default_factory=dict)  # row -> accuracy in %, where the paper prints it
-    seeds: tuple[int, ...] = ()  # as many as the paper has trials; none: the base's own
+    seeds: tuple[int, ...] = ()  # as many as the paper has trials; empty: the one of the base
 
 
 def _methods(names: str) -> Axis:
@@ -37,7 +38,7 @@ def _classes(*counts: int) -> Axis:
 
 
 def _rows(methods: str, points: list[str], lines: str) -> dict[str, float]:
-    """A printed table: a line of figures for each method."""
+    """Row -> accuracy from a printed table, which has a line of figures for each method."""
     figures = [line.split() for line in lines.strip().splitlines()]
     return {
         f"{method}, {point}": float(figure)
@@ -49,7 +50,7 @@ def _rows(methods: str, points: list[str], lines: str) -> dict[str, float]:
 # -- HFMDS-FL: CIFAR-10 with 2 classes per client, CIFAR-100 with 10, three trials -----------------------------------
 
 _HFMDS_METHODS = "fedavg fedprox moon fedgen fedmix fedgan fmds hfmds"
-_LOSSES = {
+_LOSSES: Axis = {
     "L_C": {"hfmds.match": "none"},
     "L_C + L_EFM": {"hfmds.mu": -0.5},
     "L_C + L_FM": {"hfmds.mu": 0.0},
@@ -58,9 +59,9 @@ _LOSSES = {
 
 
 def _hfmds(dataset: str, classes: int, losses: tuple[float, ...], figures: tuple[int, int, int]) -> dict[str, Sweep]:
-    preset = {"preset": f"hfmds-{dataset}"}
+    preset: Settings = {"preset": f"hfmds-{dataset}"}
     base = preset | {"partition": "classes", "classes_per_client": classes}
-    # α of the paper for FedGAN too; the preset has it for hfmds.
+    # The paper's α holds for FedGAN too; the preset has it for hfmds only.
     methods, seeds = _methods(_HFMDS_METHODS) | {"fedgan": {"method": "fedgan", "fedgan.alpha": 0.1}}, (0, 1, 2)
     mu, clients, epochs = figures
     return {
@@ -91,14 +92,14 @@ def _hfmds(dataset: str, classes: int, losses: tuple[float, ...], figures: tuple
 
 _FEDPA_METHODS = "fedavg fedprox fedensemble fedgen fedhkd fedpa"
 _FEDPA_COLUMNS = {"mnist": _dirichlet(0.1, 1), "emnist": _dirichlet(0.1, 1), "fashion": _dirichlet(0.3, 1)}
-_REFERENCE = {
+_REFERENCE: Axis = {
     "fedavg": {"method": "fedbn"},
     "fedprox": {"method": "fedprox+fedbn"},
     "fedgen": {"method": "fedgen+fedbn"},
     "fedhkd": {"method": "fedhkd+fedbn"},
     "fedpa": {"method": "fedpa_reference+fedbn"},
 }
-_PARTICIPATION = {"C=0.1": {"active": 2}, "C=0.5": {"active": 10}, "C=0.8": {"active": 16}}
+_PARTICIPATION: Axis = {"C=0.1": {"active": 2}, "C=0.5": {"active": 10}, "C=0.8": {"active": 16}}
 _TABLE_III = "fedavg fedgen fedhkd fedpa"
 _TABLE_III_FIGURES = _rows(
     _TABLE_III, list(_PARTICIPATION), "66.39 70.13 70.87\n 69.46 75.59 76.21\n 70.58 71.83 73.41\n 74.00 77.14 78.35"
@@ -107,7 +108,7 @@ _TABLE_IV = {"none": 70.94, "po": 75.21, "ge": 77.39, "ge + ad": 77.42, "ge + po
 
 
 def _terms(part: str) -> Axis:
-    """What FedPA's losses are without some of them."""
+    """FedPA with only some of its loss terms: their weights are zero elsewhere."""
     ge, po, ad = f"{part}.lambda_ge", f"{part}.lambda_po", f"{part}.gamma_ad"
     return {
         "none": {ge: 0.0, po: 0.0, ad: 0.0},
@@ -126,8 +127,8 @@ def _fedpa(suffix: str, methods: Axis, part: str, how: str) -> dict[str, Sweep]:
         )
         for dataset, partitions in _FEDPA_COLUMNS.items()
     }
-    emnist = {"preset": f"fedpa-emnist{suffix}"}
-    celeba = {"preset": f"fedpa-celeba{suffix}"}
+    emnist: Settings = {"preset": f"fedpa-emnist{suffix}"}
+    celeba: Settings = {"preset": f"fedpa-celeba{suffix}"}
     some = {name: methods[name] for name in _TABLE_III.split()}
     return found | {
         f"fedpa-table2-celeba{suffix}": Sweep(f"FedPA table II on celeba{how}", celeba, (methods,)),
@@ -143,7 +144,7 @@ def _fedpa(suffix: str, methods: Axis, part: str, how: str) -> dict[str, Sweep]:
 # -- FedDPMS: 10 clients, five trials (its table 2: three); every method with the VAE's encoder ----------------------
 
 _DPMS_METHODS = "fedavg fedprox fedmix moon feddpms"
-_DPMS_CLIENTS = {
+_DPMS_CLIENTS: Axis = {
     f"{count} clients": {"clients": count, "active": count, "fraction": count / 100} for count in (10, 20, 30, 40, 50)
 }
 
@@ -151,7 +152,7 @@ _DPMS_CLIENTS = {
 def _feddpms() -> dict[str, Sweep]:
     found, methods, five = {}, _methods(_DPMS_METHODS), (0, 1, 2, 3, 4)
     for dataset in ("fashion", "cifar10", "cifar100"):
-        base = {"preset": f"feddpms-{dataset}"}
+        base: Settings = {"preset": f"feddpms-{dataset}"}
         found[f"feddpms-table1-{dataset}"] = Sweep(f"FedDPMS table 1 on {dataset}", base, (methods,), seeds=five)
         found[f"feddpms-fig2-{dataset}"] = Sweep(
             f"FedDPMS fig. 2: how uneven the clients are (β), {dataset}",
@@ -178,11 +179,11 @@ def _feddpms() -> dict[str, Sweep]:
 # -- SDA-FL: 10 clients, ablations on FashionMNIST with 2 classes per client ----------------------------------------
 
 _SDA_METHODS = "fedavg fedprox scaffold naivemix fedmix sdafl"
-_SDA_USUAL = 86.87  # its table 1: what the ablations have where they change nothing
+_SDA_USUAL = 86.87  # in its table 1; an ablation has it at the value that table 1 was made with
 
 
 def _sdafl() -> dict[str, Sweep]:
-    mixed = {"naivemix.mean_of": 9, "fedmix.mean_of": 9}
+    mixed: Settings = {"naivemix.mean_of": 9, "fedmix.mean_of": 9}
     found = {
         f"sdafl-table1-{dataset}": Sweep(
             f"SDA-FL table 1 on {dataset}: six methods, 1, 2 or 3 classes per client",
@@ -190,7 +191,8 @@ def _sdafl() -> dict[str, Sweep]:
         )
         for dataset in ("mnist", "fashion", "cifar10", "svhn")
     }  # fmt: skip
-    base = {"preset": "sdafl-fashion", "partition": "classes", "classes_per_client": 2}
+    base: Settings = {"preset": "sdafl-fashion", "partition": "classes", "classes_per_client": 2}
+    budgets: tuple[float | None, ...]
     for dataset, rounds, budgets in (
         ("mnist", 30, (5.0, 10.0, 20.0, None)),
         ("fashion", 30, (5.0, 10.0, 20.0, None)),
@@ -201,7 +203,8 @@ def _sdafl() -> dict[str, Sweep]:
             base | {"preset": f"sdafl-{dataset}", "sdafl.gan_rounds": rounds},
             (_values("sdafl.epsilon", *budgets),), seeds=(0, 1, 2),
         )  # fmt: skip
-    ablations = {
+    # Figure -> what varies, its setting, values, the accuracies the paper prints, and further settings.
+    ablations: dict[int, tuple[str, str, tuple[float | None, ...], dict[float | None, float], Settings]] = {
         5: ("updates at the server (the paper's ∞, no client training, is no setting)", "server_steps",
             (0, 20, 50, 100), {50: _SDA_USUAL}, {}),
         6: ("rounds in which labels are revised", "label_rounds", (2, 10, 20, None), {None: _SDA_USUAL}, {}),

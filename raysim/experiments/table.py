@@ -1,38 +1,47 @@
-"""The table of many runs: a row's mean and standard deviation over its seeds, beside what the papers report."""
+"""The table of a grid: mean and standard deviation over the seeds of each row, beside the papers' figures."""
 
 import csv
 import io
 import json
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
-from raysim.experiments.grid import Grid, Job, finished
+from raysim.experiments.grid import Grid, PlannedRun
 from raysim.observe import papers
-from raysim.storage.run_directory import write_atomically
+from raysim.storage.files import to_json, write_atomically
+
+Summary = dict[str, Any]  # summary.json
+Row = dict[str, Any]  # of table.json
+NONE = "–"  # in a cell without a figure
 
 
 @dataclass(frozen=True)
 class Column:
-    """A figure of a run, from its summary.json if it is there."""
+    """A column of the table; `read` finds its figure in a run's summary."""
 
     key: str
     heading: str
-    read: Callable[[dict], float | None]
+    read: Callable[[Summary], float | None]
     digits: int = 2
 
 
-def _at(key: str, factor: float = 1.0):
+def _at(key: str, factor: float = 1.0) -> Callable[[Summary], float | None]:
+    """Read the summary's value at a key."""
     return lambda summary: None if summary.get(key) is None else factor * summary[key]
 
 
-def _attack(figure: str, on_model: bool):
-    """Of the attack on the model, or the highest of what was found in what the parts share."""
+def _privacy(figure: str, on_model: bool) -> Callable[[Summary], float | None]:
+    """Read a privacy figure: of the model, or the highest one of the data that parts share."""
 
-    def read(summary: dict) -> float | None:
-        told = {name.rpartition("."): value for name, value in (summary.get("privacy") or {}).items()}
-        found = [v for (of, _, what), v in told.items() if what == figure and (of == "model") == on_model]
-        return max((value for value in found if value is not None), default=None)
+    def read(summary: Summary) -> float | None:
+        found = []
+        for name, value in (summary.get("privacy") or {}).items():
+            subject, _, what = name.rpartition(".")
+            if what == figure and (subject == "model") == on_model and value is not None:
+                found.append(value)
+        return max(found, default=None)
 
     return read
 
@@ -45,87 +54,94 @@ COLUMNS = (
     Column("megabytes_up", "MB up", _at("bytes_up", 1e-6), 1),
     Column("megabytes_down", "MB down", _at("bytes_down", 1e-6), 1),
     Column("psnr", "PSNR dB", _at("psnr")),
-    Column("psnr_nearest", "PSNR to nearest", _attack("psnr_nearest", False)),
-    Column("shared_auc", "attack on shared data: AUC", _attack("auc", False), 3),
-    Column("shared_tpr", "TPR at 1 % FPR", _attack("tpr_at_1%_fpr", False), 3),
-    Column("model_auc", "attack on model: AUC", _attack("auc", True), 3),
-    Column("model_tpr", "TPR at 1 % FPR", _attack("tpr_at_1%_fpr", True), 3),
-    Column("epsilon", "certified ε", _attack("epsilon", False)),
+    Column("psnr_nearest", "PSNR to nearest", _privacy("psnr_nearest", False)),
+    Column("shared_auc", "attack on shared data: AUC", _privacy("auc", False), 3),
+    Column("shared_tpr", "TPR at 1 % FPR", _privacy("tpr_at_1%_fpr", False), 3),
+    Column("model_auc", "attack on model: AUC", _privacy("auc", True), 3),
+    Column("model_tpr", "TPR at 1 % FPR", _privacy("tpr_at_1%_fpr", True), 3),
+    Column("epsilon", "certified ε", _privacy("epsilon", False)),
 )
+# Key of a column -> heading and attribute of the papers' figure in the column after it.
 PAPER_AFTER = {"best_accuracy": ("paper %", "accuracy"), "psnr": ("paper's PSNR", "psnr")}
 
 
-def write_table(grid: Grid, failed: dict[Job, str]) -> str:
-    """table.md, table.csv and table.json in the grid's folder; gives the first."""
-    rows = [_row(row, [job for job in grid.jobs if job.row == row]) for row in dict.fromkeys(j.row for j in grid.jobs)]
-    content = {"rows": rows, "failed": {job.title: error for job, error in failed.items()}}
+def write_table(grid: Grid, failed: Mapping[PlannedRun, str]) -> str:
+    """Write table.md, table.csv and table.json into the grid's folder, and return the text of the first.
+
+    `failed` has the reason for every run that failed.
+    """
+    names = dict.fromkeys(run.row for run in grid.runs)
+    rows = [_row(name, [run for run in grid.runs if run.row == name]) for name in names]
+    content = {"rows": rows, "failed": {run.title: error for run, error in failed.items()}}
     markdown = _markdown(rows, failed)
     write_atomically(grid.folder / "table.md", markdown.encode())
     write_atomically(grid.folder / "table.csv", _csv(rows).encode())
-    write_atomically(grid.folder / "table.json", json.dumps(content, indent=2).encode() + b"\n")
+    write_atomically(grid.folder / "table.json", to_json(content))
     return markdown
 
 
-def _row(name: str, jobs: list[Job]) -> dict:
-    """A row as plain values; only what is finished counts."""
-    done = [(job, json.loads((job.folder / "summary.json").read_text())) for job in jobs if finished(job)]
-    settings = jobs[0].config.settings()
-    row = {
+def _row(name: str, runs: list[PlannedRun]) -> Row:
+    """A row as plain values, from those of its runs that are finished."""
+    done = [(run, json.loads((run.folder / "summary.json").read_text())) for run in runs if run.finished]
+    settings = runs[0].config.settings()
+    row: Row = {
         "row": name, "method": settings["method"], "dataset": settings["dataset"],
-        "partition": papers.partition_name(settings), "runs": [job.folder.name for job, _ in done],
-        "seeds": [job.config.seed for job, _ in done], "missing": len(jobs) - len(done),
+        "partition": papers.partition_name(settings), "runs": [run.folder.name for run, _ in done],
+        "seeds": [run.config.seed for run, _ in done], "missing": len(runs) - len(done),
     }  # fmt: skip
     for column in COLUMNS:
         values = [column.read(summary) for _, summary in done]
         row[column.key] = _spread([value for value in values if value is not None])
-    reported = papers.find(settings) if jobs[0].paper is None else [papers.Figure("this ablation", jobs[0].paper)]
+    printed = runs[0].paper
+    reported = papers.find(settings) if printed is None else [papers.Figure("this ablation", printed)]
     row["paper"] = [asdict(figure) for figure in reported]
     return row
 
 
-def _spread(values: list[float]) -> dict | None:
-    """Mean and sample standard deviation; the latter of two values or more."""
+def _spread(values: list[float]) -> dict[str, float | None] | None:
+    """Mean and sample standard deviation, the latter of two values or more; None where there are no values."""
     if not values:
         return None
     return {"mean": statistics.mean(values), "std": statistics.stdev(values) if len(values) > 1 else None}
 
 
-def _shown(spread: dict | None, digits: int) -> str:
+def _shown(spread: dict[str, Any] | None, digits: int) -> str:
+    """A spread in a cell."""
     if spread is None:
-        return "–"
+        return NONE
     text = f"{spread['mean']:.{digits}f}"
     return text if spread["std"] is None else f"{text} ± {spread['std']:.{digits}f}"
 
 
-def _reported(row: dict, key: str) -> str:
-    """What the papers say of it, each by name where there are several."""
+def _reported(row: Row, key: str) -> str:
+    """The papers' figures for the row: accuracies with the papers' names, or values of PSNR."""
     figures = [papers.Figure(**figure) for figure in row["paper"]]
     texts = [str(f) if key == "accuracy" else f"{f.psnr:.2f}" for f in figures if key == "accuracy" or f.psnr]
-    return "; ".join(texts) or "–"
+    return "; ".join(texts) or NONE
 
 
-def _markdown(rows: list[dict], failed: dict[Job, str]) -> str:
-    """A column nobody has a figure for is left out."""
-    headings, cells = ["run", "seeds"], [[row["row"], " ".join(map(str, row["seeds"])) or "–"] for row in rows]
+def _markdown(rows: list[Row], failed: Mapping[PlannedRun, str]) -> str:
+    """The table in Markdown, without columns that are empty in every row."""
+    headings, cells = ["run", "seeds"], [[row["row"], " ".join(map(str, row["seeds"])) or NONE] for row in rows]
     for column in COLUMNS:
         wanted = [(column.heading, [_shown(row[column.key], column.digits) for row in rows])]
         if column.key in PAPER_AFTER:
             heading, key = PAPER_AFTER[column.key]
             wanted.append((heading, [_reported(row, key) for row in rows]))
         for heading, texts in wanted:
-            if any(text != "–" for text in texts):
+            if any(text != NONE for text in texts):
                 headings.append(heading)
                 for line, text in zip(cells, texts, strict=True):
                     line.append(text)
     lines = [headings, ["---"] * len(headings), *cells]
     text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
     text += "\nMean ± sample standard deviation over the seeds. Seconds are of runs that shared the machine.\n"
-    for job, error in failed.items():
-        text += f"\nFailed: {job.title}: {error}\n"
+    for run, error in failed.items():
+        text += f"\nFailed: {run.title}: {error}\n"
     return text
 
 
-def _csv(rows: list[dict]) -> str:
+def _csv(rows: list[Row]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     figures = [f"{column.key}_{what}" for column in COLUMNS for what in ("mean", "std")]
@@ -133,5 +149,5 @@ def _csv(rows: list[dict]) -> str:
     for row in rows:
         values = [(row[c.key] or {}).get(what, "") for c in COLUMNS for what in ("mean", "std")]
         own = [row["row"], row["dataset"], row["partition"], row["method"], " ".join(map(str, row["seeds"]))]
-        writer.writerow([*own, *("" if v is None else v for v in values), _reported(row, "accuracy").replace("–", "")])
+        writer.writerow([*own, *("" if v is None else v for v in values), _reported(row, "accuracy").replace(NONE, "")])
     return out.getvalue()

@@ -1,15 +1,19 @@
 """The picture of features: real, synthetic and generated ones in one t-SNE map."""
 
+from __future__ import annotations
+
 import io
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from raysim.engine.callbacks import Callback
-from raysim.engine.simulation import Result
 from raysim.storage.files import write_atomically
+
+if TYPE_CHECKING:
+    from raysim.engine.simulation import Result
 
 NAMED = 20  # classes at most that have a legend
 

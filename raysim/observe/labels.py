@@ -1,18 +1,22 @@
 """The picture of a partition: how many samples of which class each client has."""
 
+from __future__ import annotations
+
 import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from raysim.engine.callbacks import Callback
-from raysim.engine.simulation import Result
 from raysim.storage.background import BackgroundTask
 from raysim.storage.files import write_atomically, writing
+
+if TYPE_CHECKING:
+    from raysim.engine.simulation import Result
 
 SORT_ABOVE = 200  # clients; more of them are legible only when similar ones are neighbours
 COLUMNS = 600  # the heat map has about twice as many pixels; more clients share columns

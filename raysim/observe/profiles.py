@@ -1,13 +1,17 @@
 """The profiles of a run with --profile: tables and Chrome traces in `profile/` of the run directory."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 
 from raysim.engine.callbacks import Callback
-from raysim.engine.simulation import Result
 from raysim.storage.files import writing
+
+if TYPE_CHECKING:
+    from raysim.engine.simulation import Result
 
 
 class Profiles(Callback):

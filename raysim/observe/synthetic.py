@@ -1,10 +1,12 @@
 """The shared synthetic images for people and other programs: an 8-bit Parquet file, and pictures beside real ones."""
 
+from __future__ import annotations
+
 import io
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,13 +14,15 @@ import pyarrow.parquet as pq
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from raysim.data.federated import FederatedData
-from raysim.data.normalisation import Normalisation
 from raysim.data.synthetic_tables import column, images_of
 from raysim.engine.callbacks import Callback
-from raysim.engine.simulation import Result
 from raysim.storage.files import write_atomically
 from raysim.storage.formats import SYNTHETIC_FORMAT, SYNTHETIC_KEY
+
+if TYPE_CHECKING:
+    from raysim.data.federated import FederatedData
+    from raysim.data.normalisation import Normalisation
+    from raysim.engine.simulation import Result
 
 PER_CLASS = 4  # pairs in the picture
 CLASSES = 20  # rows of the picture at most

@@ -1,22 +1,26 @@
 """Experiment trackers: TensorBoard, and the classes that users name with `--callback` (docs/tracking.md)."""
 
+from __future__ import annotations
+
 import importlib
 import importlib.util
 import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raysim.engine.callbacks import Callback
 from raysim.engine.round_metrics import RoundMetrics
-from raysim.engine.simulation import Result
 from raysim.errors import InputError, RaysimError
+
+if TYPE_CHECKING:
+    from raysim.engine.simulation import Result
 
 __all__ = ["Callback", "Guarded", "TensorBoard", "figures", "load_trackers"]
 
 
-def load_trackers(names: str | None) -> list["Guarded"]:
+def load_trackers(names: str | None) -> list[Guarded]:
     """The callbacks of `--callback MODULE:CLASS,…`, each guarded, after TensorBoard's if that is installed."""
     callbacks: list[Callback] = [TensorBoard()] if importlib.util.find_spec("tensorboard") else []
     callbacks += [_make(name.strip()) for name in names.split(",")] if names else []
@@ -43,7 +47,7 @@ def figures(line: Mapping[str, Any]) -> dict[str, float]:
 
 
 class Guarded(Callback):
-    """Another's callback, whose errors cost nobody the run.
+    """A user's callback, guarded so that its errors do not end the run.
 
     An error in `on_start` ends the run: nothing is lost yet, and the user can put it right. A later one is reported
     once through `complain`, and the callback gets no further calls but `close`. Hooks it does not have are left out.
@@ -51,7 +55,7 @@ class Guarded(Callback):
 
     def __init__(self, callback: Callback):
         self.callback = callback
-        self.complain: Callable[[str], None] = lambda text: None  # raysim/run.py sets it
+        self.complain: Callable[[str], None] = lambda text: None  # raysim/single_run.py sets it
         self.dropped = False
 
     def on_start(self, settings: dict[str, Any], out: Path) -> None:

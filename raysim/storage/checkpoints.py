@@ -16,10 +16,11 @@ import numpy as np
 import pyarrow as pa
 from safetensors.numpy import load, save
 
+from raysim.config import from_record
 from raysim.engine.checkpoint import Checkpoint
 from raysim.errors import RaysimError
 from raysim.storage.files import replacing, sync, write_atomically, writing
-from raysim.storage.formats import MANIFEST_FORMAT, check_format, completed_settings
+from raysim.storage.formats import MANIFEST_FORMAT, check_format
 
 KEPT = 2  # checkpoints; the one before the last is used where the last is damaged
 TENSOR = "tensor"  # the key that stands for an array in the JSON of a tree
@@ -197,7 +198,7 @@ class Checkpoints:
             raise Damaged("its digest does not match")
         manifest = json.loads(text)
         check_format(path, manifest, MANIFEST_FORMAT)
-        if differing := differences(self.identity, manifest["identity"]):
+        if differing := differences(self.identity, manifest["identity"], str(path)):
             raise RaysimError(f"{path} was made with another {' and '.join(differing)}: the run cannot go on here")
         return manifest
 
@@ -221,11 +222,11 @@ class Checkpoints:
             raise Damaged(f"{name} cannot be read ({error.strerror})") from None
 
 
-def differences(identity: dict[str, Any], recorded: dict[str, Any]) -> list[str]:
-    """The keys of `identity` in which a checkpoint's recorded one differs; new settings have their defaults there."""
-    recorded = recorded | {"settings": completed_settings(recorded.get("settings", {}))}
-    if "settings" in identity:  # settings that raysim no longer has decide nothing
-        recorded["settings"] = {key: recorded["settings"].get(key) for key in identity["settings"]}
+def differences(identity: dict[str, Any], recorded: dict[str, Any], where: str) -> list[str]:
+    """The keys of `identity` in which the one recorded in a checkpoint differs; new settings have their defaults."""
+    if "settings" in identity and "settings" in recorded:
+        settings = from_record(recorded["settings"], where)
+        recorded = recorded | {"settings": {key: settings.get(key) for key in identity["settings"]}}
     return [key for key, value in identity.items() if recorded.get(key) != value]
 
 

@@ -5,14 +5,12 @@ has `raysim_format` in its schema's metadata. Files without one are those of ray
 file of a newer format is refused. Raise the number when a reader of the old format would misread the new one.
 """
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from raysim import methods
-from raysim.config import RunConfig
+from raysim.config import from_record
 from raysim.engine.round_metrics import FORMAT as METRICS_FORMAT
 from raysim.engine.round_metrics import RoundMetrics
 from raysim.errors import InputError
@@ -31,7 +29,7 @@ def check_format(path: Path, content: Mapping[str, Any], newest: int) -> None:
 
 
 def read_config(run: Path) -> dict[str, Any]:
-    """The content of a run directory's config.json, its settings completed with today's defaults."""
+    """The content of a run directory's config.json, with its settings completed."""
     path = run / "config.json"
     content = json.loads(path.read_text(encoding="utf-8"))
     check_format(path, content, CONFIG_FORMAT)
@@ -45,17 +43,13 @@ def read_metrics(path: Path, line: str | bytes) -> RoundMetrics:
     return RoundMetrics.from_line(content)
 
 
-def completed_settings(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Recorded settings, and today's default of every setting that raysim did not have when they were recorded."""
-    defaults = _defaults(RunConfig)
+def completed_settings(recorded: dict[str, Any]) -> dict[str, Any]:
+    """Recorded settings for reading: completed with today's defaults, or as they are if raysim does not know them all.
+
+    It does not where a method is not installed here, or a newer raysim had more settings. What resumes a run calls
+    `from_record` itself, which refuses such settings.
+    """
     try:
-        parts = methods.part_classes(recorded.get("method", defaults["method"]))
-    except InputError:  # a method that is not installed here: its settings stay as they were recorded
-        parts = {}
-    for prefix, part in parts.items():
-        defaults |= {f"{prefix}.{name}": value for name, value in _defaults(part).items()}
-    return {**recorded, **{name: value for name, value in defaults.items() if name not in recorded}}
-
-
-def _defaults(kind: type) -> dict[str, Any]:
-    return {each.name: each.default for each in dataclasses.fields(kind) if "help" in each.metadata}
+        return from_record(recorded, "config.json")
+    except InputError:
+        return recorded

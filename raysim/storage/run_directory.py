@@ -1,5 +1,7 @@
 """The run directory: the files a run leaves behind, written so that a kill at any moment leaves them readable."""
 
+from __future__ import annotations
+
 import hashlib
 import importlib.metadata
 import os
@@ -9,21 +11,23 @@ import subprocess
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors.numpy import save
 
 from raysim import __version__
-from raysim.config import RunConfig
+from raysim.config import RunConfig, from_record
 from raysim.engine.callbacks import Callback
 from raysim.engine.round_metrics import RoundMetrics
-from raysim.engine.simulation import Result
 from raysim.errors import InputError, RaysimError
 from raysim.privacy.figures import Figure
 from raysim.settings import flag
 from raysim.storage.files import append_line, sync, to_json, write_atomically
 from raysim.storage.formats import CONFIG_FORMAT, read_config, read_metrics
+
+if TYPE_CHECKING:  # which imports Ray, and the command line sets Ray's environment before that
+    from raysim.engine.simulation import Result
 
 FILES = (
     "config.json", "metrics.jsonl", "events.jsonl", "summary.json", "timeline.jsonl", "model.safetensors",
@@ -65,7 +69,7 @@ def _just_begun(path: Path) -> bool:
 
 def _check_same_run(config: RunConfig, path: Path) -> None:
     """Refuse to go on with other settings than the run began with, as far as they decide its result."""
-    before = read_config(path)["settings"]
+    before = from_record(read_config(path)["settings"], str(path / "config.json"))
     for key, value in config.identity().items():
         if before.get(key) != value:
             raise InputError(f"--resume: {path} has {flag(key)} {before.get(key)}, not {value}; leave it as it was")

@@ -1,6 +1,8 @@
 """Which runs `compare` and `sweep` make of their words, and what they refuse."""
 
 import dataclasses
+import subprocess
+import sys
 
 import pytest
 
@@ -10,7 +12,7 @@ from raysim.config.presets import PRESETS
 from raysim.engine.ray_runner.plan import Node
 from raysim.errors import InputError
 from raysim.experiments import grid
-from raysim.experiments.scheduler import flags, held, merged, units
+from raysim.experiments.scheduler import flags, locked, merged, units
 from raysim.experiments.sweeps import SWEEPS
 
 
@@ -21,22 +23,22 @@ def compare(words: str) -> grid.Grid:
 def test_compare_has_every_combination():
     words = "--methods fedavg,fedprox hfmds --seeds 0 1 --partitions classes:2 dirichlet:0.1 --rounds 7 --hfmds.mu 0.3"
     found = compare(words + " --out here")
-    assert len(found.jobs) == 3 * 2 * 2
-    assert [job.title for job in found.jobs[:3]] == [
+    assert len(found.runs) == 3 * 2 * 2
+    assert [run.title for run in found.runs[:3]] == [
         "fedavg, classes 2, seed 0", "fedavg, classes 2, seed 1", "fedavg, dirichlet 0.1, seed 0",
     ]  # fmt: skip
-    last = found.jobs[-1].config
+    last = found.runs[-1].config
     assert (last.method, last.beta, last.rounds, last.seed, last.parts[0].mu) == ("hfmds", 0.1, 7, 1, 0.3)
-    assert len({job.folder for job in found.jobs}) == 12
-    assert all(job.folder.parent == found.folder and job.config.resume for job in found.jobs)
+    assert len({run.folder for run in found.runs}) == 12
+    assert all(run.folder.parent == found.folder and run.config.resume for run in found.runs)
 
 
 def test_a_preset_under_the_words_and_an_alias_by_its_own_name():
     found = compare("--preset hfmds-cifar10 --methods fedavg fmds --rounds 3")
-    average, fmds = (job.config for job in found.jobs)
+    average, fmds = (run.config for run in found.runs)
     assert (average.clients, average.rounds, average.parts) == (20, 3, ())
     assert (fmds.method, fmds.parts[0].mu, fmds.parts[0].alpha) == ("hfmds", 0.0, 0.1)
-    assert [job.row for job in found.jobs] == ["fedavg", "fmds"]
+    assert [run.row for run in found.runs] == ["fedavg", "fmds"]
 
 
 def test_the_same_words_find_the_same_folder_and_others_another():
@@ -48,9 +50,9 @@ def test_the_same_words_find_the_same_folder_and_others_another():
 def test_sweep_over_any_settings():
     words = "--method hfmds --over hfmds.mu=-0.5,1 batch-size=4,8 --seeds 0,1,2"
     found = grid.sweep(words.split())
-    assert len(found.jobs) == 2 * 2 * 3
-    assert found.jobs[-1].row == "hfmds.mu=1, batch-size=8"
-    assert (found.jobs[0].config.parts[0].mu, found.jobs[0].config.batch_size) == (-0.5, 4)
+    assert len(found.runs) == 2 * 2 * 3
+    assert found.runs[-1].row == "hfmds.mu=1, batch-size=8"
+    assert (found.runs[0].config.parts[0].mu, found.runs[0].config.batch_size) == (-0.5, 4)
 
 
 @pytest.mark.parametrize(
@@ -98,9 +100,9 @@ def test_shares_are_whole_gpus_or_an_actors_cpus():
 
 
 def test_a_folder_is_worked_in_by_one_command_at_a_time(tmp_path):
-    with held(tmp_path), pytest.raises(InputError, match="in use by another command"), held(tmp_path):
+    with locked(tmp_path), pytest.raises(InputError, match="in use by another command"), locked(tmp_path):
         pass
-    with held(tmp_path):
+    with locked(tmp_path):
         pass
 
 
@@ -109,7 +111,13 @@ def test_every_sweep_has_rows_that_differ_and_the_papers_figures_belong_to_some(
     wanted = {m for axis in SWEEPS[name].axes for point in axis.values() for m in point.get("method", "").split("+")}
     if (preset := SWEEPS[name].base["preset"]) not in PRESETS or not wanted <= {"", *methods.names()}:
         pytest.skip(f"no preset {preset}, or one of {wanted} is missing")
-    jobs = grid.sweep([name]).jobs
-    identities = [str(job.config.identity()) for job in jobs]
-    assert len(set(identities)) == len(jobs) > 1
-    assert SWEEPS[name].paper.keys() <= {job.row for job in jobs}
+    runs = grid.sweep([name]).runs
+    identities = [str(run.config.identity()) for run in runs]
+    assert len(set(identities)) == len(runs) > 1
+    assert SWEEPS[name].paper.keys() <= {run.row for run in runs}
+
+
+def test_reading_a_command_does_not_import_ray():
+    """The command line sets Ray's environment first, and Ray reads it when it is imported."""
+    code = "import sys, raysim.experiments.grid, raysim.observe.progress; sys.exit('ray' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

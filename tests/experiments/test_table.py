@@ -14,20 +14,20 @@ def wanted(tmp_path, words="--methods fedavg hfmds --seeds 0 1"):
     return grid.compare([*words.split(), *settings.split(), "--out", str(tmp_path)])
 
 
-def finish(job, accuracy, **more):
-    job.folder.mkdir(parents=True)
+def finish(run, accuracy, **more):
+    run.folder.mkdir(parents=True)
     summary = {"final_accuracy": accuracy, "best_accuracy": accuracy + 0.1, "seconds": 60.4, "psnr": None}
     summary["late_accuracy"] = accuracy - 0.01
     summary |= {"bytes_up": 2_500_000, "bytes_down": 3_000_000} | more
-    (job.folder / "summary.json").write_text(json.dumps(summary))
+    (run.folder / "summary.json").write_text(json.dumps(summary))
 
 
 def test_means_and_deviations_beside_the_papers_figures(tmp_path):
     asked = wanted(tmp_path)
     figures = {"model.auc": 0.6, "hfmds.auc": 0.75, "hfmds.tpr_at_1%_fpr": None, "hfmds.epsilon": None}
     figures["hfmds.psnr_nearest"] = 14.5
-    for job, accuracy in zip(asked.jobs, (0.3, 0.4, 0.5, 0.6), strict=True):
-        finish(job, accuracy, **({"psnr": 16.0, "privacy": figures} if job.row == "hfmds" else {}))
+    for run, accuracy in zip(asked.runs, (0.3, 0.4, 0.5, 0.6), strict=True):
+        finish(run, accuracy, **({"psnr": 16.0, "privacy": figures} if run.row == "hfmds" else {}))
     heads, _, average, hfmds, *_ = write_table(asked, {}).splitlines()
     assert heads == (
         "| run | seeds | final % | last quarter % | best % | paper % | seconds | MB up | MB down | PSNR dB | "
@@ -47,8 +47,8 @@ def test_means_and_deviations_beside_the_papers_figures(tmp_path):
 
 def test_what_is_missing_and_what_failed(tmp_path):
     asked = wanted(tmp_path)
-    finish(asked.jobs[0], 0.3)
-    text = write_table(asked, {asked.jobs[3]: "no room (log.txt)"})
+    finish(asked.runs[0], 0.3)
+    text = write_table(asked, {asked.runs[3]: "no room (log.txt)"})
     assert "| fedavg | 0 | 30.00 | 29.00 | 40.00 |" in text  # one seed has no deviation
     assert "| hfmds | – | – | – |" in text
     assert "Failed: hfmds, seed 1: no room (log.txt)" in text

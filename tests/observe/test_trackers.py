@@ -39,6 +39,14 @@ class Rude(Callback):
         raise ConnectionError("nobody\nat home")
 
 
+class Impatient(Callback):
+    def on_round(self, metrics):
+        return metrics.round == 2
+
+    def on_result(self, result):
+        return {"patience": len(result.history)}
+
+
 class Unwilling(Callback):
     def on_start(self, settings, out):
         raise ConnectionError("nobody at home")
@@ -67,6 +75,14 @@ def test_one_that_raises_is_left_out_from_then_on_and_the_others_go_on(tmp_path,
     assert f"warning: {says}\n" in capsys.readouterr().out
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     assert [event["text"] for event in events if event["event"] == "warning"] == [says]
+
+
+def test_one_may_end_the_run_and_add_to_its_summary(tmp_path):
+    out = tmp_path / "run"
+    assert main(["run", *SMALL, "--rounds", "5", "--out", str(out), "--callback", f"{__name__}:Impatient"]) == 0
+    summary = json.loads((out / "summary.json").read_text())
+    assert (summary["rounds"], summary["patience"]) == (2, 2)
+    assert len((out / "metrics.jsonl").read_text().splitlines()) == 2
 
 
 def test_one_that_cannot_start_ends_the_run_in_one_line(tmp_path, capsys):

@@ -3,7 +3,7 @@
 import json
 import os
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ PROBLEM = (
     "dataset", "train_size", "fraction", "test_size", "image_size", "partition", *partitions.own_settings(), "clients",
 )  # fmt: skip
 OPERATIONAL = RunConfig.operational()
-SINGLE = ("method", "seed", *OPERATIONAL)  # settings that say nothing about how a run differs from a preset
+SINGLE = ("method", "seed", *OPERATIONAL)  # settings that no preset decides
 Spread = tuple[float, float | None]  # mean and sample standard deviation, the latter of two values or more
 
 
@@ -54,7 +54,7 @@ def mean_and_std(values: list[float]) -> Spread | None:
     return (statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None) if values else None
 
 
-def write_comparison(run_dirs: list[str | Path], out: str | Path | None = None) -> Path:
+def write_comparison(run_dirs: Sequence[str | Path], out: str | Path | None = None) -> Path:
     """Write one page about these runs, by default comparison.html in the folder they share, and return its path."""
     runs = [read_run(path) for path in dict.fromkeys(map(Path, run_dirs))]
     if not runs:
