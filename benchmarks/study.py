@@ -1,6 +1,6 @@
 """The runs behind docs/results.md: every row of a study, two at a time on one core each, and its table.
 
-    python -m benchmarks.study cifar10 --data ../shared/data --out runs/study        (hours on 2 cores)
+    python -m benchmarks.study cifar10 --data path/to/data --out runs/study        (hours on 2 cores)
 
 A run that is finished is not repeated, so an interrupted study goes on where it was. Rows are in order of importance.
 """

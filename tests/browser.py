@@ -1,11 +1,11 @@
 """A headless Chromium for tests, spoken to through two pipes by its DevTools protocol: no port, no further package.
 
-    with Browser() as browser:
-        page = browser.page(width=1280, height=800)
-        page.open(url)
-        page.wait_for("document.querySelector('table')")
-        page.screenshot(path)
-        assert not page.errors
+with Browser() as browser:
+    page = browser.page(width=1280, height=800)
+    page.open(url)
+    page.wait_for("document.querySelector('table')")
+    page.screenshot(path)
+    assert not page.errors
 """
 
 import base64

@@ -48,9 +48,7 @@ def federated(config, dataset: Dataset, put=lambda value: value) -> FederatedDat
     return store(config, dataset, dealt, put)
 
 
-def simulate(
-    dataset: Dataset | None = None, runner=None, saver=None, on_round=lambda line: None, **settings
-) -> Result:
+def simulate(dataset: Dataset | None = None, runner=None, saver=None, on_round=lambda line: None, **settings) -> Result:
     """Run in this process, or on another runner; `saver(runner)` makes what keeps its checkpoints."""
     config = configure(**settings)
     runner = runner or InProcess()

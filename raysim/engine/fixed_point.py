@@ -1,6 +1,6 @@
-"""Exact sums: values become whole multiples of 2^-bits, so adding them gives the same result in any order.
+"""Exact sums in fixed point: values become whole multiples of 2^-bits, which add up to the same in any order.
 
-The mean of the clients' weights is Σ rint(p·w·2^40) / Σ rint(p·2^40), in int64 (DESIGN, rule 2).
+The mean of the clients' weights is Σ rint(p·w·2^40) / Σ rint(p·2^40), in int64.
 """
 
 from __future__ import annotations

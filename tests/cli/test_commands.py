@@ -117,5 +117,3 @@ def test_a_public_name_is_what_it_says():
     assert all(getattr(raysim, name) is not None for name in raysim.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = raysim.nothing
-
-

@@ -38,6 +38,4 @@ class TestServerLost:
 
     def test_a_round_that_always_kills_it_ends_the_run(self, tmp_path):
         with pytest.raises(ServerLost, match="the server actor was lost"):
-            simulate_on_ray(
-                method="tests.parts.doomed", actors=1, saver=saver_in(tmp_path), **{"doomed.server": True}
-            )
+            simulate_on_ray(method="tests.parts.doomed", actors=1, saver=saver_in(tmp_path), **{"doomed.server": True})

@@ -263,7 +263,6 @@ def test_two_parts_with_gans_are_refused():
         configure(method="sdafl+fedgan")
 
 
-
 def test_killed_between_two_slices_it_goes_on_with_the_next(tmp_path):
     words = [
         "--method", "sdafl", "--model", "mlp", "--clients", "3", "--rounds", "2", "--train-size", "90",

@@ -204,4 +204,3 @@ def sample_loss(critic: torch.nn.Module, penalty: float):
 def to_unit(pixels: Tensor) -> Tensor:
     """Pixels in [0, 1] as a GAN sees them, in [-1, 1]."""
     return 2 * pixels - 1
-
