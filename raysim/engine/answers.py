@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 
-from raysim.engine.messages import LOSS_BITS, ClientReport
+from raysim.engine.messages import ClientReport
 from raysim.engine.work_queue import Answers
 
 
 def all_reports(answers: Answers) -> list[ClientReport]:
     """The reports of all calls, in order of client: so that nothing depends on who worked where."""
     return sorted((report for reports in answers.first for report in reports), key=lambda report: report.client)
-
-
-def training_loss(reports: list[ClientReport]) -> tuple[float | None, dict[str, float]]:
-    """The clients' mean cross-entropy, and that of each further term, weighted by samples; summed in client order."""
-    reports = [report for report in reports if not report.skipped]
-    if not reports:
-        return None, {}
-    samples = sum(report.samples for report in reports)
-    names = sorted({name for report in reports for name in report.terms})
-    means = {name: math.fsum(r.samples * r.terms[name] for r in reports if name in r.terms) / samples for name in names}
-    return means.pop("ce"), means
-
-
-def evaluated(counts: list[tuple[int, int | None]], images: int) -> tuple[float, float | None]:
-    """Accuracy and mean loss from each test batch's correct predictions and summed loss; None if that is not finite."""
-    losses = [loss for _, loss in counts if loss is not None]
-    loss = sum(losses) / 2.0**LOSS_BITS / images if len(losses) == len(counts) else None
-    return sum(correct for correct, _ in counts) / images, loss
-
-
-def counted(reports: list[ClientReport]) -> tuple[float, int]:
-    """The GFLOPs of the client whose operations were counted, and its samples."""
-    found = ((report.flops / 1e9, report.samples) for report in reports if report.flops)
-    return next(found, (0.0, 1))  # the client may have been skipped
 
 
 def misshapen(reports: list[ClientReport]) -> dict[int, str]:

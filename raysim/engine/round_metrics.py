@@ -1,57 +1,125 @@
-"""RoundMetrics: everything one round reports, in one record that all readers share."""
+"""RoundMetrics: everything one round reports, in one record that all readers share.
+
+To add a metric of the engine, add a field here and set it in the `count_…` method that is given what it is made of.
+It is then in metrics.jsonl and in every tracker, and in Ray's metrics if it says so.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields
+from itertools import pairwise
 from typing import Any
 
+from raysim.engine.failures import FaultCount
+from raysim.engine.messages import LOSS_BITS, ClientReport
+
 FORMAT = 1  # of a line of metrics.jsonl
+
+
+def metric(
+    about: str, default: Any = None, *, factory: Callable[[], Any] | None = None, gauge: str = "", counter: str = "",
+    tag: str = "",
+) -> Any:  # fmt: skip
+    """A field of RoundMetrics: what it means, and as which gauge or counter of Ray it is reported, if any.
+
+    A metric that is a dict becomes one series per key, under this tag.
+    """
+    metadata = {"about": about, "gauge": gauge, "counter": counter, "tag": tag}
+    if factory is not None:
+        return field(default_factory=factory, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 @dataclass
 class RoundMetrics(Mapping[str, Any]):
     """The metrics of one round: a line of metrics.jsonl, and what progress, Ray metrics, tables and reports read.
 
-    To add a metric of the engine, add a field and set it in engine/simulation.py. It can also be read as a mapping
-    with the keys of the line.
+    It can also be read as a mapping with the keys of the line.
 
     >>> metrics = RoundMetrics(round=1, clients=4, reported={"hfmds.psnr": 9.8})
     >>> metrics["clients"], metrics["hfmds.psnr"]
     (4, 9.8)
     """
 
-    round: int
-    accuracy: float | None = None  # on the test split, 0 to 1; None where the round was not evaluated
-    loss: float | None = None  # cross-entropy on the test split; None also where it is not finite
-    clients: int = 0  # that took part
-    bytes_up: int = 0  # sent by the clients
-    bytes_down: int = 0  # sent to the clients
-    gflops: dict[str, float] = field(default_factory=dict)  # of one client, by what it does; training in the last round
-    reported: dict[str, float] = field(default_factory=dict)  # what parts put into server.metrics, by name
-    train_loss: float | None = None  # the clients' mean cross-entropy in local training
-    terms: dict[str, float] = field(default_factory=dict)  # the clients' mean of each further loss term, by part
-    phases: dict[str, float] = field(default_factory=dict)  # seconds
-    seconds: float = 0.0  # the whole round
-    failures: int = 0  # actors lost and clients that failed
-    retries: int = 0  # clients that were run again
-    skipped: int = 0  # clients left out because their code kept failing
+    round: int = metric("the last finished round", 0, gauge="round")
+    accuracy: float | None = metric(
+        "accuracy on the test split, 0 to 1", gauge="accuracy"
+    )  # None: the round was not evaluated
+    loss: float | None = metric("cross-entropy on the test split", gauge="loss")  # None also where it is not finite
+    clients: int = metric("clients that took part", 0)
+    bytes_up: int = metric("bytes the clients sent", 0, counter="bytes_up")
+    bytes_down: int = metric("bytes sent to the clients", 0, counter="bytes_down")
+    gflops: dict[str, float] = metric(
+        "of one client, by what it does; training is counted in the last round", factory=dict
+    )
+    reported: dict[str, float] = metric("what parts put into server.metrics, by name", factory=dict)
+    train_loss: float | None = metric("the clients' mean cross-entropy in local training", gauge="train_loss")
+    terms: dict[str, float] = metric(
+        "the clients' mean of each further loss term", factory=dict, gauge="term", tag="term"
+    )
+    phases: dict[str, float] = metric(
+        "seconds that each phase of the round took", factory=dict, gauge="phase_seconds", tag="phase"
+    )
+    seconds: float = metric("seconds that the round took", 0.0, gauge="round_seconds")
+    failures: int = metric("actors lost and clients that failed", 0, counter="failures")
+    retries: int = metric("clients that were run again, for their own failure or their actor's", 0, counter="retries")
+    skipped: int = metric("clients left out because their code kept failing", 0)
     timeline: dict[str, Any] = field(default_factory=dict, compare=False)  # who worked when: a line of timeline.jsonl
+
+    # -- filled by the simulation, from what the actors and the server answer ------------------------------------------
+
+    def count_pass(self, reports: list[ClientReport]) -> None:
+        """Take in what the clients of a pass sent."""
+        self.bytes_up += sum(report.bytes_up for report in reports)
+
+    def count_exchange(self, part: str, reports: list[ClientReport]) -> None:
+        """Take in the clients' reports of a part's exchange."""
+        self.gflops[part] = self.gflops.get(part, 0.0) + _counted_gflops(reports)[0]
+
+    def count_training(self, reports: list[ClientReport], samples: float | None, counted: bool) -> None:
+        """Take in the clients' reports of local training.
+
+        If operations were `counted`, those of one client are scaled to a client with this many samples; with None they
+        stand as they are, since a fixed number of steps does not depend on samples.
+        """
+        self.train_loss, self.terms = _mean_losses(reports)
+        if counted:
+            gflops, own = _counted_gflops(reports)
+            self.gflops["training"] = gflops * (1.0 if samples is None else samples / own)
+
+    def count_evaluation(self, batches: list[tuple[int, int | None]], images: int) -> None:
+        """Take in each test batch's correct predictions and summed loss (None: it is not finite)."""
+        losses = [loss for _, loss in batches if loss is not None]
+        self.accuracy = sum(correct for correct, _ in batches) / images
+        self.loss = sum(losses) / 2.0**LOSS_BITS / images if len(losses) == len(batches) else None
+
+    def count_time(self, times: list[tuple[str, float]]) -> None:
+        """Take in when the round began and when each phase ended, by the monotonic clock."""
+        self.phases = {name: round(end - start, 4) for (_, start), (name, end) in pairwise(times)}
+        self.seconds = round(times[-1][1] - times[0][1], 4)
+
+    def count_faults(self, before: FaultCount, now: FaultCount) -> None:
+        """Take in what has failed since the round before."""
+        self.failures, self.retries = now.failures - before.failures, now.retries - before.retries
+
+    # -- as a line of metrics.jsonl ------------------------------------------------------------------------------------
 
     def to_line(self) -> dict[str, Any]:
         """The line of metrics.jsonl: what the parts reported stands beside the engine's own fields."""
         line: dict[str, Any] = {"format": FORMAT}
-        for each in fields(self):
+        for each in declared():
             if each.name == "reported":
                 line |= self.reported
-            elif each.name != "timeline" and not (each.name == "skipped" and not self.skipped):
+            elif each.name != "skipped" or self.skipped:
                 line[each.name] = getattr(self, each.name)
         return line
 
     @classmethod
     def from_line(cls, line: Mapping[str, Any]) -> RoundMetrics:
         """The way back; lines without a format are those of raysim 0.1.0, which had the same fields."""
-        own = {each.name for each in fields(cls)} - {"reported", "timeline"}
+        own = {each.name for each in declared()} - {"reported"}
         reported = {key: value for key, value in line.items() if key not in own and key != "format"}
         return cls(**{key: value for key, value in line.items() if key in own}, reported=reported)
 
@@ -63,3 +131,25 @@ class RoundMetrics(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self.to_line())
+
+
+def declared() -> list[Field[Any]]:
+    """The fields that are metrics, in their order in the line."""
+    return [each for each in fields(RoundMetrics) if "about" in each.metadata]
+
+
+def _mean_losses(reports: list[ClientReport]) -> tuple[float | None, dict[str, float]]:
+    """The clients' mean cross-entropy, and that of each further term, weighted by samples; summed in client order."""
+    reports = [report for report in reports if not report.skipped]
+    if not reports:
+        return None, {}
+    samples = sum(report.samples for report in reports)
+    names = sorted({name for report in reports for name in report.terms})
+    means = {name: math.fsum(r.samples * r.terms[name] for r in reports if name in r.terms) / samples for name in names}
+    return means.pop("ce"), means
+
+
+def _counted_gflops(reports: list[ClientReport]) -> tuple[float, int]:
+    """The GFLOPs of the client whose operations were counted, and its samples."""
+    found = ((report.flops / 1e9, report.samples) for report in reports if report.flops)
+    return next(found, (0.0, 1))  # the client may have been skipped

@@ -6,13 +6,12 @@ import copy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from raysim.data.federated import FederatedData
-from raysim.engine.answers import all_reports, counted, evaluated, misshapen, training_loss
+from raysim.engine.answers import all_reports, misshapen
 from raysim.engine.checkpoint import Checkpoint, CheckpointKeeper
 from raysim.engine.digest import digest
 from raysim.engine.failures import ClientFailure, Decision, FailurePolicy, ServerLost
@@ -116,15 +115,13 @@ class Simulation:
         """Do one round after another; each is added to the history, reported, and kept in a checkpoint."""
         while len(history) < self.last_round:
             metrics = self.round(len(history) + 1)
-            faults = self.runner.faults
-            metrics.failures = faults.failures - self.counted_faults.failures
-            metrics.retries = faults.retries - self.counted_faults.retries
-            self.counted_faults = replace(faults)
+            metrics.count_faults(self.counted_faults, self.runner.faults)
+            self.counted_faults = replace(self.runner.faults)
             history.append(metrics)
             if on_round(metrics):
                 self.last_round = metrics.round
                 if metrics.accuracy is None:  # reported again, with the evaluation that every last round has
-                    metrics.accuracy, metrics.loss = self.evaluate(metrics.round)
+                    metrics.count_evaluation(*self.evaluate(metrics.round))
                     on_round(metrics)
             self.save(metrics.round, last=metrics.round == self.last_round)
         if self.checkpoints:
@@ -183,14 +180,12 @@ class Simulation:
             if part.overrides("exchange"):
                 self.exchanges(part, cohort, begun)
                 times.append((f"{part.name} exchange", time.monotonic()))
-        reports = self.train(cohort, metrics)
-        metrics.train_loss, metrics.terms = training_loss(reports)
+        self.train(cohort, metrics)
         times.append(("training", time.monotonic()))
         if t == self.config.rounds or (self.config.eval_every and t % self.config.eval_every == 0):
-            metrics.accuracy, metrics.loss = self.evaluate(t)
+            metrics.count_evaluation(*self.evaluate(t))
             times.append(("evaluation", time.monotonic()))
-        metrics.phases = {name: round(end - start, 4) for (_, start), (name, end) in pairwise(times)}
-        metrics.seconds = round(times[-1][1] - times[0][1], 4)
+        metrics.count_time(times)
         metrics.timeline = {"round": t, "seconds": metrics.seconds, "spans": spans(self.calls, times[0][1])}
         return metrics
 
@@ -217,12 +212,12 @@ class Simulation:
             self.calls.setdefault(f"{part.name} exchange", []).extend(answers.calls)
             self.send(Server.receive, answers, part.name, t)
             self.note_profile(part.name, answers)
-            metrics.gflops[part.name] = metrics.gflops.get(part.name, 0.0) + counted(all_reports(answers))[0]
+            metrics.count_exchange(part.name, all_reports(answers))
             self.hear_news(metrics)
             i += 1
             begun.passes[part.name] = i
 
-    def train(self, cohort: list[int], metrics: RoundMetrics) -> list[ClientReport]:
+    def train(self, cohort: list[int], metrics: RoundMetrics) -> None:
         """Local training of the cohort, after which the server averages."""
         t = metrics.round
         broadcast = self.broadcast(cohort, metrics)
@@ -238,23 +233,22 @@ class Simulation:
         self.calls["training"] = answers.calls
         self.weights = self.send(Server.aggregate, answers, t)
         self.note_profile("training", answers)
-        reports = all_reports(answers)
-        if broadcast.counted is not None:
-            gflops, samples = counted(reports)
-            scale = self.data.sizes[cohort].mean() / samples if self.config.local_epochs else 1.0
-            metrics.gflops["training"] = gflops * float(scale)
+        samples = float(self.data.sizes[cohort].mean()) if self.config.local_epochs else None
+        metrics.count_training(all_reports(answers), samples, counted=broadcast.counted is not None)
         if any(part.overrides("update") for part in self.config.parts):
             self.hear_news(metrics)
-        return reports
 
-    def evaluate(self, t: int) -> tuple[float, float | None]:
-        """Accuracy and loss of the global model on the test split, or of the clients' own on their shares of it."""
+    def evaluate(self, t: int) -> tuple[list[tuple[int, int | None]], int]:
+        """Evaluate the global model on the test split, or the clients' own on their shares of it.
+
+        Returns each call's correct predictions and summed loss, and the number of test images.
+        """
         sizes = self.data.test.stop - self.data.test.start
         states = self.states if self.config.evaluation == "clients" else None
         groups = in_groups(list(range(len(sizes))), 1)
         answers = self.runner.run(Pass(WorkerCalls.evaluate, self.reading(t), groups, sizes.tolist(), states=states))
         self.calls["evaluation"] = answers.calls
-        return evaluated(answers.first, int(sizes.sum()))
+        return answers.first, int(sizes.sum())
 
     # -- passes ------------------------------------------------------------------------------------------------------
 
@@ -294,7 +288,7 @@ class Simulation:
         """Carry out a pass over clients; keeps their new states, counts what they sent."""
         answers = self.without_misshapen(work, metrics)
         for reports, (_, states) in zip(answers.first, answers.rest, strict=True):
-            metrics.bytes_up += sum(report.bytes_up for report in reports)
+            metrics.count_pass(reports)
             for report in reports:
                 self.note_errors(report, metrics)
                 if report.has_state:

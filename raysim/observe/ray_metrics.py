@@ -11,42 +11,26 @@ from ray.util.metrics import Counter, Gauge
 
 from raysim.engine.callbacks import Callback
 from raysim.engine.ray_runner.actor_metrics import ACTOR_GAUGES
-from raysim.engine.round_metrics import RoundMetrics
+from raysim.engine.round_metrics import RoundMetrics, declared
 
-RUN_GAUGES = {
-    "raysim_round": "the last finished round",
-    "raysim_accuracy": "accuracy on the test split, 0 to 1",
-    "raysim_loss": "cross-entropy on the test split",
-    "raysim_train_loss": "the clients' mean cross-entropy in local training",
-    "raysim_term": "the clients' mean of each further loss term",
-    "raysim_clients_per_second": "clients trained per second of the round",
-    "raysim_round_seconds": "how long the round took",
-    "raysim_phase_seconds": "how long each of its phases took",
-    "raysim_psnr": "similarity of synthetic images to the real ones, in dB",
-    "raysim_generator": "the generator's losses and the distances of its features",
-    "raysim_shared_bytes": "bytes of the synthetic dataset in the object store, once per node",
+# Those of RoundMetrics say themselves under which name they are reported. Further ones:
+FURTHER_GAUGES = {
+    "clients_per_second": "clients trained per second of the round",
+    "psnr": "similarity of synthetic images to the real ones, in dB",
+    "generator": "the generator's losses and the distances of its features",
+    "shared_bytes": "bytes of the synthetic dataset in the object store, once per node",
 }
+_METRICS = [each.metadata for each in declared()]
+RUN_GAUGES = {f"raysim_{each['gauge']}": each["about"] for each in _METRICS if each["gauge"]}
+RUN_GAUGES |= {f"raysim_{name}": about for name, about in FURTHER_GAUGES.items()}
 GAUGES = RUN_GAUGES | ACTOR_GAUGES
-COUNTERS = {
-    "raysim_failures_total": "actors lost and clients that failed",
-    "raysim_retries_total": "clients that were run again, for their own failure or their actor's",
-    "raysim_bytes_up_total": "bytes the clients sent",
-    "raysim_bytes_down_total": "bytes the clients were sent",
-}
-TAGS: dict[str, tuple[str, ...]] = {  # beside `run`
-    "raysim_term": ("term",), "raysim_phase_seconds": ("phase",), "raysim_generator": ("term",),
-    "raysim_actor_round": ("actor",), "raysim_actor_client": ("actor",),
-}  # fmt: skip
+COUNTERS = {f"raysim_{each['counter']}_total": each["about"] for each in _METRICS if each["counter"]}
+TAGS = {f"raysim_{each['gauge']}": each["tag"] for each in _METRICS if each["tag"]}  # beside `run`
+TAGS |= {"raysim_generator": "term"} | dict.fromkeys(ACTOR_GAUGES, "actor")
 
 
 def _tag_keys(name: str) -> tuple[str, ...]:
-    return ("run", *TAGS.get(name, ()))
-
-
-def _of_generator(metrics: RoundMetrics) -> dict[str, float]:
-    """What a part reported as `generator.NAME`, by NAME."""
-    prefix = "generator."
-    return {key.removeprefix(prefix): value for key, value in metrics.reported.items() if key.startswith(prefix)}
+    return ("run", TAGS[name]) if name in TAGS else ("run",)
 
 
 class RayMetrics(Callback):
@@ -59,32 +43,22 @@ class RayMetrics(Callback):
             metric.set_default_tags({"run": out.name})
 
     def on_round(self, metrics: RoundMetrics) -> None:
-        values = {
-            "round": metrics.round,
-            "accuracy": metrics.accuracy,
-            "loss": metrics.loss,
-            "train_loss": metrics.train_loss,
-            "psnr": metrics.reported.get("psnr"),
-            "shared_bytes": metrics.reported.get("shared_bytes"),
-            "round_seconds": metrics.seconds,
-            "clients_per_second": metrics.clients / max(metrics.seconds, 1e-4),
-        }
-        for name, value in values.items():
-            self.gauges[f"raysim_{name}"].set(value)  # None leaves a gauge as it is
-        by_tag = {
-            "raysim_term": metrics.terms,
-            "raysim_phase_seconds": metrics.phases,
-            "raysim_generator": _of_generator(metrics),
-        }
-        for name, tagged in by_tag.items():
-            for tag, value in tagged.items():
-                self.gauges[name].set(value, {TAGS[name][0]: tag})
-        counts = {
-            "failures": metrics.failures,
-            "retries": metrics.retries,
-            "bytes_up": metrics.bytes_up,
-            "bytes_down": metrics.bytes_down,
-        }
-        for name, count in counts.items():
-            if count:  # Ray's counters refuse 0
+        for each in declared():
+            if name := each.metadata["gauge"]:
+                self._set(f"raysim_{name}", getattr(metrics, each.name))
+            elif (name := each.metadata["counter"]) and (count := getattr(metrics, each.name)):  # Ray's refuse 0
                 self.counters[f"raysim_{name}_total"].inc(count)
+        self._set("raysim_clients_per_second", metrics.clients / max(metrics.seconds, 1e-4))
+        for name in ("psnr", "shared_bytes"):
+            self._set(f"raysim_{name}", metrics.reported.get(name))
+        prefix = "generator."
+        reported = metrics.reported.items()
+        self._set("raysim_generator", {key.removeprefix(prefix): v for key, v in reported if key.startswith(prefix)})
+
+    def _set(self, name: str, value: float | dict[str, float] | None) -> None:
+        """Set a gauge, or one per key of a dict; None leaves it as it is."""
+        if isinstance(value, dict):
+            for tag, inner in value.items():
+                self.gauges[name].set(inner, {TAGS[name]: tag})
+        else:
+            self.gauges[name].set(value)

@@ -109,10 +109,11 @@ def test_a_loss_that_is_not_finite_is_said_so():
     huge = [np.full(64 * 64 + 64 + 64 * 5 + 5, 1e30, dtype=np.float32)]
     simulation = Simulation(config, data, runner, 0)
     simulation.weights = huge
-    accuracy, loss = simulation.evaluate(1)
-    assert loss is None
-    assert 0 <= accuracy <= 1
-    assert "loss not finite" in round_line(RoundMetrics(1, accuracy, loss, train_loss=1.0), 3, 0)
+    metrics = RoundMetrics(1, train_loss=1.0)
+    metrics.count_evaluation(*simulation.evaluate(1))
+    assert metrics.loss is None
+    assert 0 <= metrics.accuracy <= 1
+    assert "loss not finite" in round_line(metrics, 3, 0)
 
 
 def test_eval_every_skips_rounds_but_never_the_last():
