@@ -1,1 +1,1 @@
-"""The machinery of a run: placement plan, client and server actors, exact sums, the round loop, the run directory."""
+"""The machinery of a run: the round loop, server and client work, exact sums, failure policy, and the runners."""

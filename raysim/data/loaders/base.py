@@ -3,6 +3,7 @@
 A loader is one file in this folder with one `Loader`; a file put here is found and asked like the others.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -25,17 +26,17 @@ class Request:
     seed: int = 0
 
 
-class Loader:
+class Loader(ABC):
     """One way to find a dataset."""
 
     turn: ClassVar[int]  # the loaders are asked in this order; the first that finds something is used
 
+    @abstractmethod
     def find(self, request: Request) -> Found | None:
         """The dataset, with its images still to be read; None if this loader does not know it.
 
         Files that are recognised but broken, or named but missing, are an InputError.
         """
-        raise NotImplementedError
 
     def catalogue(self) -> dict[str, str]:
         """The names it knows, each with one line about the dataset and how to get it."""

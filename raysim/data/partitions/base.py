@@ -4,6 +4,7 @@ A partition is one file in this folder with one `Partitioner`: a frozen dataclas
 whose method `owners` deals the samples. Its settings are flags of every run, without a prefix.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -46,7 +47,7 @@ class Partition:
 
 
 @dataclass(frozen=True)
-class Partitioner:
+class Partitioner(ABC):
     """Deals the samples of the training split to the clients. Its name is that of its file."""
 
     example: ClassVar[str] = ""  # a value for the short form: '2' in `classes:2`; empty if it has no settings
@@ -55,6 +56,7 @@ class Partitioner:
     def name(self) -> str:
         return type(self).__module__.rpartition(".")[2]
 
+    @abstractmethod
     def owners(
         self, members: list[np.ndarray], clients: int, rng: np.random.Generator
     ) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -63,7 +65,6 @@ class Partitioner:
         `members` has the samples of every class as shuffled indices. Every client must own a sample; a sample that
         nobody owns has owner -1.
         """
-        raise NotImplementedError
 
     def check(self, chosen: bool) -> None:
         """Raise an InputError if its settings are wrong; `chosen` says whether the run uses this partition.

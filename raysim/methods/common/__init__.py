@@ -1,0 +1,1 @@
+"""What several methods share. Nothing here is discovered as a method."""
