@@ -43,6 +43,10 @@ def __getattr__(name: str) -> Any:
     """Import an exported name when it is first used."""
     if name not in _EXPORTS:
         raise AttributeError(f"module 'raysim' has no attribute '{name}'")
+    if name == "run":  # it imports Ray, which reads its environment then
+        from raysim.engine.ray_runner.environment import secure_local_ray
+
+        secure_local_ray()
     return getattr(import_module(_EXPORTS[name]), name)
 
 

@@ -66,7 +66,7 @@ class Partitioner(ABC):
         nobody owns has owner -1.
         """
 
-    def check(self, chosen: bool) -> None:
+    def check(self, chosen: bool) -> None:  # noqa: B027 - most have nothing to check
         """Raise an InputError if its settings are wrong; `chosen` says whether the run uses this partition.
 
         It is called before any data is loaded, for every partition, since all their flags are always accepted.
