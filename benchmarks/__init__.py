@@ -1,1 +1,1 @@
-"""Side-by-side measurements; each prints ratios taken in one run."""
+"""Benchmarks that compare programs side by side; each prints ratios measured in one run."""

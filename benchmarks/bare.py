@@ -1,8 +1,8 @@
-"""FedAvg in 2 processes with no framework at all: the floor simulators are measured against.
+"""FedAvg in 2 processes without a framework: what simulators are measured against.
 
-    python -m benchmarks.compare        runs it; by itself it waits for its turns (benchmarks/turns.py)
+    python -m benchmarks.compare        runs it; started alone it only waits for its turn (benchmarks/turns.py)
 
-The local step is the plain one, on purpose: torch's SGD over the parameters one by one, images in their usual layout.
+The local step is deliberately simple: torch's SGD over the parameters one by one, images in their usual layout.
 Weights go out and sums come back through shared memory.
 """
 
@@ -27,7 +27,7 @@ def work(rank: int, workload: Workload, x, y, weights, sums, inbox, outbox) -> N
         t, clients = message
         sums[rank].zero_()
         for client in clients:
-            # A copy: parameters are laid over the vector they are given, and this one belongs to all.
+            # A copy: parameters become views of the vector they are given, and this one is shared by all processes.
             nn.utils.vector_to_parameters(weights.clone(), model.parameters())
             mine = client_batch(x, y, client, workload.samples)
             train_plainly(model, *mine, np.random.default_rng((t, client)))

@@ -3,7 +3,7 @@
     python -m benchmarks.checkpoint --out docs/benchmarks.md
     python -m benchmarks.checkpoint --rounds 0 --folder /mnt/elsewhere           only writing and loading, on that disk
 
-Written are checkpoints of HFMDS+FedPA as a run makes them, and of a large model. Then raysim with a checkpoint after
+It writes checkpoints of HFMDS+FedPA as a run makes them, and of a large model. Then raysim with a checkpoint after
 every round and raysim without take turns round by round; a round's checkpoint is written while the next one runs.
 """
 
@@ -27,14 +27,14 @@ WARM_UP = 2  # rounds: until something was synthesised
 
 
 class Kept:
-    """In place of checkpoints: keeps what a run wants to have written."""
+    """Takes the place of checkpoints: keeps what a run gives it to write."""
 
     def save(self, t: int, server: dict, states: dict, shared: dict, *_) -> None:
         self.server, self.states, self.shared = server, states, shared
 
 
 def kept_of(workload: Workload, per_client: int) -> Kept:
-    """Of a round in which all clients train and share images; not optimised ones, which are as large."""
+    """A checkpoint of a round in which all clients train and share images; these are not optimised, but as large."""
     from raysim.config import resolve
     from raysim.engine.in_process import InProcess
     from raysim.engine.simulation import Simulation
@@ -58,7 +58,7 @@ def kept_of(workload: Workload, per_client: int) -> Kept:
 
 
 def model_of(name: str) -> Kept:
-    """Of FedAvg: nothing but the model."""
+    """A checkpoint of FedAvg, which has nothing but the model."""
     import torch
 
     from raysim.models import build
@@ -74,7 +74,7 @@ def model_of(name: str) -> Kept:
 
 
 class Costs:
-    """Of one way to write or read: bytes, and per repeat the seconds and the processor's."""
+    """One way to write or read: its bytes, and per repeat the seconds and the processor seconds."""
 
     def __init__(self):
         self.size, self.seconds, self.cpu = 0, [], []
@@ -144,7 +144,7 @@ def rounds(workload: Workload, per_client: int, asked: argparse.Namespace) -> di
 
 
 def share_of(measured: dict[str, dict[str, list[float]]], later: Costs) -> list[str]:
-    """A table of both sides, and a line on what follows from it."""
+    """A table of both sides, and a line on what it shows."""
     without, kept = measured.values()
     rows = [[name, spread(values["seconds"]), spread(values["cpu"], 2)] for name, values in measured.items()]
     # The clock of processor time has steps of 10 ms: a round may be too short for it.

@@ -1,10 +1,10 @@
-"""A calculation for clusters nobody here has: rounds per hour on 8, 64, 512 GPUs, and what becomes the limit first.
+"""A calculation for clusters we do not have: rounds per hour on 8, 64 and 512 GPUs, and what becomes the limit first.
 
     python -m benchmarks.cluster_model                        with the rates below
-    python -m benchmarks.cluster_model --measure w1           with this machine's, for W1's clients and model
+    python -m benchmarks.cluster_model --measure w1           with this machine's rates, for W1's clients and model
     python -m benchmarks.cluster_model --client-seconds 0.02 --model-megabytes 44.7
 
-A round is what raysim does: the driver hands out calls of many clients each, the model is sent to every node once, the
+A round works as in raysim: the driver hands out calls of many clients each, the model is sent to every node once, the
 actors train and sum, the driver collects one sum per actor, and the server adds the sums up. With S active clients, A
 actors, N nodes and a model of M bytes:
 
@@ -15,11 +15,11 @@ actors, N nodes and a model of M bytes:
     server      A · 2M / sum rate + A · 2M / network            the sums are int64: twice the size of the weights
     states      S · state_bytes / store rate                    for methods whose clients keep something
 
-Work and driver overlap (calls are handed out while others run), the rest follows one another. So a round takes
+Work and driver overlap (calls are handed out while others run), the rest happens one after the other. So a round takes
 max(work + unevenness, driver) + broadcast + server + states. The limit is the largest term; a column says from how many
-GPUs on the work takes less than all the rest together, so that more of them hardly help.
+GPUs on the work takes less than all the rest together, so that more GPUs hardly help.
 
-Every rate is an argument. A CPU's step says nothing about a GPU's: there, give `--client-seconds` or measure.
+Every rate is an argument. A step on a CPU says nothing about a GPU: for GPUs give `--client-seconds`, or measure there.
 """
 
 import argparse
@@ -42,7 +42,7 @@ ACTORS_PER_GPU = 2  # raysim's default
 
 @dataclass(frozen=True)
 class Rates:
-    """What the calculation rests on. Each default says whether Ray published it, --measure takes it, or we assume it.
+    """The rates of the calculation. Each default says whether Ray published it, --measure measures it, or we assume it.
 
     Ray's figures are of its release tests, on machines and versions of theirs, not of the version pinned here.
     """
@@ -140,7 +140,7 @@ HEAD = [
 
 
 def envelope() -> str:
-    """Where the clusters of the table stand in what Ray's own tests cover."""
+    """How the clusters of the table compare with what Ray's own tests cover."""
     actors, nodes = max(GPUS) * ACTORS_PER_GPU, math.ceil(max(GPUS) / GPUS_PER_NODE)
     most = max(actors + calls_of(active, actors) for _, active in FEDERATIONS)
     start = actors / ACTORS_PER_SECOND + IMPORT_SECONDS * ACTORS_PER_GPU
@@ -154,7 +154,7 @@ def envelope() -> str:
 
 
 def measured(rates: Rates, workload: Workload) -> Rates:
-    """The rates one machine can give: one actor's training, the driver's reports, the server's sums."""
+    """The rates that one machine can measure: one actor's training, the driver's reports, the server's sums."""
     from raysim.models import build
 
     command = here("ours", workload.to_json(), "--settings", json.dumps({"in_process": True}))

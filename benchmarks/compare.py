@@ -1,11 +1,11 @@
-"""raysim beside a plain PyTorch loop, and on request beside Flower and pfl-research: the same FedAvg, in one run.
+"""raysim against a plain PyTorch loop and, on request, Flower and pfl-research: the same FedAvg, in one run.
 
     make bench
     python -m benchmarks.compare --fuse 10 --data path/to/data         real CIFAR-10 in W1; W2 and W3 also fused
     python -m benchmarks.compare --peers                               installs the peers into .peers/ the first time
 
 raysim and the plain loop take turns round by round, the first of a pair changing every time, so that a noisy machine
-hits both alike; the ratio is taken pair by pair. The peers keep polling between rounds and would disturb the others:
+hits both alike; the ratio is taken pair by pair. The peers keep polling between rounds and would disturb the others, so
 each runs alone, between rounds of the plain loop. All use 2 processes of one torch thread and evaluate nothing.
 """
 
@@ -93,7 +93,7 @@ def compared(measured: Measured, plain: Measured) -> Measured:
 
 
 def variants(workload: Workload, fuse: int | None, extra: dict[str, str]) -> dict[str, dict]:
-    """raysim's settings to measure, by name: as it comes, and with fused clients where they are small."""
+    """raysim's settings to measure, by name: the defaults, and fused clients where they are small."""
     said = "".join(f" --{key} {value}" for key, value in extra.items())
     found = {f"raysim{said}": extra}
     if fuse and workload.name != "w1":

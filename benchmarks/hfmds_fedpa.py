@@ -1,11 +1,11 @@
 """HFMDS and FedPA together as a single-purpose PyTorch script: one model, one federation, 2 processes, no framework.
 
-    python -m benchmarks.synthesis      runs it; by itself it waits for its turns (benchmarks/turns.py)
+    python -m benchmarks.synthesis      runs it; started alone it only waits for its turn (benchmarks/turns.py)
 
-Written from the papers (arXiv 2308.04761; FedPA, TDSC 2024), without anything of raysim's methods, and without tricks:
+Written from the papers (arXiv 2308.04761; FedPA, TDSC 2024), without code of raysim's methods, and without tricks:
 clients one after the other, images in their usual layout, torch's optimisers over the parameters one by one, gradients
-of the weights computed in the synthesis too though nothing uses them. The mathematics is that of
-`--method hfmds+fedpa`; the draws are its own.
+of the weights computed in the synthesis too, though nothing uses them. The mathematics is that of
+`--method hfmds+fedpa`; the random draws differ.
 """
 
 import argparse
@@ -159,7 +159,7 @@ class Script:
         self.sent: dict = {}
         arguments = (workload, x, y, self.made_x, self.made_y, settings)
         self.pool = multiprocessing.get_context("spawn").Pool(PROCESSES, start_process, arguments)
-        self.pool.map(len, ["", ""], chunksize=1)  # until they are there
+        self.pool.map(len, ["", ""], chunksize=1)  # waits until they have started
 
     def round(self, t: int) -> dict:
         """The phases' seconds and the mean loss terms."""
@@ -200,7 +200,7 @@ class Script:
         return np.mean(terms, axis=0)
 
     def move_own(self, client: int, means, seen) -> None:
-        """A client's prototypes move towards what it saw; the first time they are that."""
+        """Move a client's prototypes towards what it saw; the first time, set them to it."""
         momentum, before, known = self.settings["momentum"], self.own[client], self.own_known[client]
         moved = torch.where(known[:, None], (1 - momentum) * means + momentum * before, means)
         self.own[client] = torch.where(seen[:, None], moved, before)

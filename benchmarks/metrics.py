@@ -1,12 +1,12 @@
-"""What reporting metrics costs: processor time of a round with and without, of all processes, Ray's included.
+"""What reporting metrics costs: processor time of a round with and without it, of all processes, including Ray's.
 
     python -m benchmarks.metrics --out docs/benchmarks.md
 
 Pairs of runs of one configuration, each run on its own Ray, one of them with `--no-metrics`, take turns round by round.
-The processor time of equal training varies by more from process to process than metrics can cost. So the clients of
-these runs have next to no samples, and a round is followed by a pause as long as a whole one: as many calls and
-metrics, and as many of Ray's exports (one every 10 s) per round, with little else. What a round costs more is then held
-against a round with all samples.
+The processor time of equal training varies more from process to process than metrics can cost. So the clients of these
+runs have almost no samples, and each round is followed by a pause as long as a whole round. That gives as many calls,
+metrics and exports by Ray (one every 10 s) per round as usual, with little else. What metrics add to such a round is
+then compared with a round with all samples.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from benchmarks.report import machine, publish, spread, table
 from benchmarks.turns import Side, here, tree_cpu
 from benchmarks.workloads import PROCESSES, Workload
 
-WARM_UP = 20  # rounds, in which Ray's processes come to rest
+WARM_UP = 20  # rounds, in which Ray's processes settle down
 FEW_SAMPLES = 2
 
 

@@ -1,9 +1,9 @@
-"""raysim as a side: a whole run as `python -m raysim run` does it, that waits for its turns between the rounds.
+"""raysim as a side of a benchmark: a whole run, as with `raysim run`, that waits for its turn between the rounds.
 
-    python -m benchmarks.compare        runs it; by itself it waits for its turns (benchmarks/turns.py)
+    python -m benchmarks.compare        runs it; started alone it only waits for its turn (benchmarks/turns.py)
 
-Settings are the defaults but for what the workload says. Only the images and the waiting are the benchmark's: the run
-writes its directory, plans, and records every round as always.
+Settings are the defaults, except those of the workload. Only the images and the waiting belong to the benchmark: the
+run plans, writes its directory and records every round as usual.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from benchmarks.workloads import BATCH, CLASSES, PROCESSES, TRAINING, Workload, 
 from raysim.config import resolve
 from raysim.engine.ray_runner.environment import secure_local_ray
 
-ROUNDS = 1_000_000  # the last round is another one: it evaluates and counts operations
+ROUNDS = 1_000_000  # never reached: the last round would evaluate and count operations
 
 
 def settings(workload: Workload) -> dict[str, object]:
@@ -45,7 +45,7 @@ def watch(run, turns: Turns, workload: Workload, data: str | None) -> type:
         def round(self, t):
             self.phases, started = {}, time.perf_counter()
             metrics = super().round(t)
-            # Until the average is there: otherwise it would be made in somebody else's turn.
+            # Wait for the average: otherwise it would be computed in the other side's turn.
             self.runner.get(self.weights)
             rest = time.perf_counter() - started - sum(self.phases.values())
             metrics.phases = self.phases | {"server and driver": rest}

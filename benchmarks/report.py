@@ -1,4 +1,4 @@
-"""How figures are written: tables, what they were measured on, and a file with one section per benchmark."""
+"""How figures are written: tables, the machine they were measured on, and a file with one section per benchmark."""
 
 import importlib.metadata
 import os
@@ -14,13 +14,13 @@ TITLE = "# Benchmarks\n\nWritten by the programs in `benchmarks/`, a section eac
 
 
 def table(head: list[str], rows: list[list[object]]) -> str:
-    """In Markdown."""
+    """A table in Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in lines)
 
 
 def spread(values: list[float], digits: int = 3) -> str:
-    """The median, and from where to where the values go."""
+    """The median, with the lowest and the highest value."""
     return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
@@ -48,7 +48,7 @@ def _processor() -> str:
 
 
 def publish(name: str, text: str, path: Path | None) -> None:
-    """Print a section, and put it into the file in place of the one it had there."""
+    """Print a section, and put it into the file, in place of the earlier one of this name."""
     print(f"\n{text}\n", flush=True)
     if path is None:
         return

@@ -3,7 +3,7 @@
     python -m benchmarks.scaling --out docs/benchmarks.md
     python -m benchmarks.scaling --only clients --clients 100 100000
 
-Every line but those of exact sums is a run of its own, on its own Ray, of which the rounds after the first are timed.
+Every line except those of exact sums is a separate run on its own Ray; the rounds after the first are timed.
 """
 
 import argparse
@@ -142,7 +142,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--set", type=pair, action="append", default=[], help="a setting of raysim, as key=value")
     parser.add_argument("--out", type=Path, help="file to put the sections into")
     asked = parser.parse_args(arguments)
-    for name in asked.only:  # each when it is there: a long benchmark that is interrupted leaves what it has
+    for name in asked.only:  # written one by one, so that an interrupted benchmark leaves what it has
         text = f"## Scaling: {name}\n\n`python -m benchmarks.scaling`. {PARTS[name](asked)}\n\n{machine()}"
         publish(f"scaling {name}", text, asked.out)
 

@@ -1,4 +1,4 @@
-"""How long it takes until the first round begins, beside what Ray and torch take by themselves.
+"""How long it takes until the first round begins, compared with what Ray and torch take by themselves.
 
     python -m benchmarks.startup --out docs/benchmarks.md
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.study cifar10 --data path/to/data --out runs/study        (hours on 2 cores)
 
-A run that is finished is not repeated, so an interrupted study goes on where it was. Rows are in order of importance.
+A finished run is not repeated, so an interrupted study continues where it stopped. Rows are sorted by importance.
 """
 
 import argparse
@@ -13,13 +13,13 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-WINDOW = 8  # last rounds whose accuracies are averaged: with few classes per client single rounds wander
+WINDOW = 8  # last rounds whose accuracies are averaged: with few classes per client single rounds vary
 
 CIFAR10 = {"preset": "hfmds-cifar10", "train-size": 10_000, "clients": 20, "active": 10}
 ONE = {"partition": "classes", "classes-per-client": 1}
 TWO = {"partition": "classes", "classes-per-client": 2}
 DIRICHLET = {"partition": "dirichlet", "beta": 0.05}
-# The last round is one before another synthesis, which that one round would not show.
+# The run ends just before another synthesis, whose effect one more round would not show.
 LONG = CIFAR10 | {"test-size": 5_000, "rounds": 39, "hfmds.every": 10, "hfmds.steps": 100} | ONE
 SHORT = CIFAR10 | {"test-size": 2_000, "rounds": 23, "hfmds.every": 8, "hfmds.steps": 50, "hfmds.per-client": 50}
 FEDAVG, FMDS = {"method": "fedavg"}, {"method": "fmds"}
@@ -99,7 +99,7 @@ STUDIES = {
 
 
 def run(out: Path, settings: dict[str, object]) -> None:
-    """One row, in one process, unless it is there; its output goes beside it."""
+    """Run one row in one process, unless it is finished; its output goes into a file beside it."""
     if (out / "summary.json").exists():
         return
     if settings.get("method") == "fedavg":  # flags of a part that is not there are refused

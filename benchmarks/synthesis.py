@@ -1,4 +1,4 @@
-"""What HFMDS+FedPA costs: synthesis alone, and whole rounds beside a single-purpose script of the same mathematics.
+"""What HFMDS+FedPA costs: synthesis alone, and whole rounds against a single-purpose script of the same mathematics.
 
     python -m benchmarks.synthesis                     small; figures per local step and per image and step
     python -m benchmarks.synthesis --paper --out docs/benchmarks.md    20 clients × 2,500 images, T_g 500: half an hour

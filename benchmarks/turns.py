@@ -1,7 +1,7 @@
-"""Programs that take turns: each does one round when it is told to, and waits, so that rounds can be interleaved.
+"""Programs that take turns: each does one round on request and then waits, so that rounds can be interleaved.
 
-A program under test (a side) is a process tree of its own: what it takes of processor and memory is its own too, its
-framework's daemons included. It talks to the benchmark over its standard input and output, through `Turns`.
+A program under test (a side) is a process tree of its own, so its processor time and memory can be measured separately,
+including its framework's daemons. It talks to the benchmark over its standard input and output, through `Turns`.
 """
 
 import json
@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
-MARK = "@turn "  # other lines of a side's output are its own affair
+MARK = "@turn "  # begins the lines meant for the benchmark; a side may print others
 STOP_SECONDS = 60
 
 
@@ -72,7 +72,7 @@ class Side:
             return self._round()
 
     def round(self) -> dict:
-        """What the side says of one round, with `cpu`: processor seconds of all its processes."""
+        """What the side reports of one round, with `cpu`: processor seconds of all its processes."""
         before = tree_cpu(self.process.pid)
         answer = self._round()
         answer["cpu"] = tree_cpu(self.process.pid) - before
@@ -141,7 +141,7 @@ class _Sampling(threading.Thread):
 
 
 def processes(pid: int) -> list[psutil.Process]:
-    """A process with all its descendants, as far as they live."""
+    """A process with all its descendants that are alive."""
     try:
         root = psutil.Process(pid)
         return [root, *root.children(recursive=True)]

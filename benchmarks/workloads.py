@@ -1,7 +1,7 @@
 """The work that is compared: three federations, and the training that is the same in all of them.
 
 W1 has a paper's model and data, W2 many tiny clients in every round, W3 many registered clients of which few train.
-Nothing here needs a framework, so that every side of a comparison can import it from its own environment.
+Nothing here needs a framework, so every side of a comparison can import it in its own environment.
 """
 
 import json
@@ -79,14 +79,14 @@ def pixels(workload: Workload, data: str | None = None) -> tuple[np.ndarray, np.
 
 
 def save(workload: Workload, folder: Path, data: str | None = None) -> None:
-    """The images where programs without our loaders can read them."""
+    """Save the images for programs without our loaders."""
     folder.mkdir(parents=True, exist_ok=True)
     for axis, values in zip("xy", pixels(workload, data), strict=True):
         np.save(folder / f"{workload.name}-{axis}.npy", values)
 
 
 def plain_model(name: str, shape: tuple[int, int, int]):
-    """The network as one would write it: features are all but the last layer."""
+    """The network in plain PyTorch; features are the output of all layers but the last."""
     import torch
     from torch import nn
 

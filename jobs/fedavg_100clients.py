@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """FedAvg with 100 clients, 10 of them active a round, two classes each:  ray job submit jobs/fedavg_100clients.py
 
-Takes every flag of `python -m raysim run`; after `--` when given to `ray job submit`.
+Takes every flag of `raysim run`; with `ray job submit`, after `--`.
 """
 
 import sys

@@ -2,7 +2,7 @@
 """HFMDS clients and a FedPA server, 100 clients with one class each:  ray job submit jobs/hfmds_100clients.py
 
 The preset hfmds-100clients; runs FedAvg with the same seed and clients afterwards and prints both. Takes every flag of
-`python -m raysim run`; after `--` when given to `ray job submit`.
+`raysim run`; with `ray job submit`, after `--`.
 """
 
 import sys

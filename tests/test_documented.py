@@ -1,4 +1,4 @@
-"""Every `python -m raysim …` of the documentation is run, made small; those of many runs only in the slow suite.
+"""Every `raysim …` of the documentation is run, made small; those of many runs only in the slow suite.
 
 Benchmarks are run by tests/benchmarks, what submits jobs and starts clusters by tests/cluster.
 """
@@ -15,7 +15,7 @@ from tests.data.made import encoded, pixels, write_folder, write_parquet
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "cluster" / "README.md"]
-COMMAND = re.compile(r"^ {4,}(python -m raysim .*)$|`(python -m raysim [^`]*)`", re.MULTILINE)
+COMMAND = re.compile(r"^ {4,}((?:python -m )?raysim .*)$|`((?:python -m )?raysim [^`]*)`", re.MULTILINE)
 RUN = {
     "--rounds": "1", "--train-size": "60", "--test-size": "20", "--clients": "4", "--active": "2", "--hfmds.steps": "1",
     "--in-process": "true", "--local-epochs": "1",
@@ -27,7 +27,8 @@ def documented() -> dict[str, list[str]]:
     """Command -> its words; what is left open (…, NAME) is not one."""
     pages = [page.read_text().replace("\\\n", " ") for page in PAGES]
     found = sorted({block or inline for page in pages for block, inline in COMMAND.findall(page)})
-    return {text: shlex.split(text, comments=True)[3:] for text in found if "…" not in text}
+    split = {text: shlex.split(text, comments=True) for text in found if "…" not in text}
+    return {text: words[words.index("raysim") + 1 :] for text, words in split.items()}
 
 
 def smaller(words: list[str], folder: Path) -> list[str]:

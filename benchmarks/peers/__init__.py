@@ -1,7 +1,7 @@
 """Other simulators on the same workloads, each in an environment of its own (`python -m benchmarks.compare --peers`).
 
-The environments are made with pip as it is configured here. Where that gives torch for GPUs, everything works the same
-but the download is larger; point pip at the CPU builds to avoid it.
+The environments are made with pip as it is configured on this machine. If that installs torch for GPUs, everything
+works the same but the download is larger; point pip at the CPU builds to avoid it.
 """
 
 import subprocess
@@ -32,13 +32,13 @@ PEERS = {
 
 
 def install(name: str, folder: Path) -> Path:
-    """The Python of the peer's environment, which is made if it is not there."""
+    """The Python of the peer's environment, which is made if it does not exist."""
     home = folder / name
     python, installed = home / "bin" / "python", home / ".installed"
     if not installed.exists():
         print(f"installing {PEERS[name].about} into {home.name}/ (minutes)", flush=True)
         subprocess.run([sys.executable, "-m", "venv", home], check=True)
-        # torch first and by itself, so that the peer takes it as it is.
+        # torch first and by itself, so that the peer uses that version.
         for packages in ((TORCH,), PEERS[name].packages):
             command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages]
             subprocess.run(command, check=True)

@@ -2,8 +2,8 @@
 
     python -m benchmarks.compare --peers
 
-Clients do the plain local step of benchmarks/workloads.py. Model and images are kept by the actors, so that what is
-added to the step is Flower's own work. The strategy's evaluation hook tells where rounds end; nothing is evaluated.
+Clients do the plain local step of benchmarks/workloads.py. The actors keep model and images, so everything
+beyond the step is Flower's own work. The strategy's evaluation hook marks the end of rounds; nothing is evaluated.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def server(workload: Workload, data: str, rounds: int, turns: Turns) -> ServerAp
     app = ServerApp()
 
     def after_round(t: int, arrays: ArrayRecord):
-        """Asked before the first round too, and after the last, when nobody waits for an answer any more."""
+        """Called before the first round too, and after the last, when the benchmark no longer waits for an answer."""
         if t == 0:
             turns.ready()
         else:

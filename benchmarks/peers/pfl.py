@@ -2,8 +2,8 @@
 
     python -m benchmarks.compare --peers
 
-torch.distributed.run starts it twice, and the users of a round are split between the two. Evaluation is off but for
-pfl's own of the first round, which is not timed. pfl does the local steps itself, with torch's plain SGD.
+torch.distributed.run starts it twice, and the users of a round are split between the two. Evaluation is off, except
+pfl's own in the first round, which is not timed. pfl does the local steps itself, with torch's plain SGD.
 """
 
 import argparse
