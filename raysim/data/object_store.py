@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import RayError
+
+K = TypeVar("K")
 
 LostObject = RayError  # what `fetch` raises where an object, or whoever had it, is gone
 
@@ -22,3 +25,12 @@ def fetch(reference: Any) -> Any:
     through `to_device` (raysim/tensors.py), which copies.
     """
     return ray.get(reference) if isinstance(reference, ray.ObjectRef) else reference
+
+
+def by_reference(references: Mapping[K, Any]) -> list[tuple[Any, list[K]]]:
+    """The references without repetition, each with the keys that have it: what many share is then fetched once."""
+    found: dict[Any, tuple[Any, list[K]]] = {}
+    for key, reference in references.items():
+        identity = reference if isinstance(reference, ray.ObjectRef) else id(reference)
+        found.setdefault(identity, (reference, []))[1].append(key)
+    return list(found.values())

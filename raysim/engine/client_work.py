@@ -16,7 +16,7 @@ import torch
 from raysim.data.object_store import LostObject
 from raysim.engine.failures import ClientFailure, Decision, FailurePolicy
 from raysim.engine.fixed_point import NotSummable, encode_mean, encode_sum
-from raysim.engine.hosted_model import HostedModel
+from raysim.engine.hosted_model import ClientStates, HostedModel
 from raysim.engine.messages import Broadcast, ClientReport, PassAnswer, States
 from raysim.engine.work_queue import Group
 from raysim.methods.base import Part, Upload
@@ -66,22 +66,24 @@ class ClientWork:
     def train(self, broadcast: Broadcast, groups: list[Group], states: States) -> PassAnswer:
         """Train the clients of these groups; the trained models go into this actor's sums."""
         self._hold(broadcast)
+        kept = self.hosted.read_states(states)
         answers: list[ClientAnswer] = []
         for group in groups:
             if self.stack is not None:
-                answers += self._attempt(group, partial(self._train_together, self.stack, group, states))
+                answers += self._attempt(group, partial(self._train_together, self.stack, group, kept))
                 continue
             for client_id in group:
-                answers += self._attempt([client_id], partial(self._train_alone, client_id, states))
+                answers += self._attempt([client_id], partial(self._train_alone, client_id, kept))
         return _columns(answers)
 
     def reply(self, broadcast: Broadcast, groups: list[Group], states: States, part_name: str) -> PassAnswer:
         """Answer a part's exchange, for one fixed group of clients after the other."""
         self._hold(broadcast)
+        kept = self.hosted.read_states(states)
         part = next(p for p in self.config.parts if p.name == part_name)
         answers: list[ClientAnswer] = []
         for group in groups:
-            answers += self._attempt(group, partial(self._reply_together, group, states, part))
+            answers += self._attempt(group, partial(self._reply_together, group, kept, part))
         return _columns(answers)
 
     def collect(self) -> tuple[int, dict[str, np.ndarray]]:
@@ -92,7 +94,7 @@ class ClientWork:
 
     # -- one client or group -----------------------------------------------------------------------------------------
 
-    def _train_alone(self, client_id: int, states: States) -> list[ClientAnswer]:
+    def _train_alone(self, client_id: int, states: ClientStates) -> list[ClientAnswer]:
         """Train one client by itself."""
         with self._blamed_on(client_id):
             client = self._client(client_id, states)
@@ -102,7 +104,7 @@ class ClientWork:
                 weight, uploads = self._end(client)
             return [self._trained(Trained(client, terms, weight, uploads, _flops(counter)))]
 
-    def _train_together(self, stack: fused.Stack, group: Group, states: States) -> list[ClientAnswer]:
+    def _train_together(self, stack: fused.Stack, group: Group, states: ClientStates) -> list[ClientAnswer]:
         """Train the clients of a group in the same vectorised steps (--fuse)."""
         mask, model = self.hosted.personal_mask(), self.hosted.model
         clients, starts = [], []
@@ -133,7 +135,7 @@ class ClientWork:
                 answers.append(ClientAnswer(ClientReport(client.id, errors=(failure.message,), skipped=True)))
         return answers
 
-    def _reply_together(self, group: Group, states: States, part: Part) -> list[ClientAnswer]:
+    def _reply_together(self, group: Group, states: ClientStates, part: Part) -> list[ClientAnswer]:
         """A group's replies in a part's exchange."""
         self.hosted.model.load(self.hosted.weights[0])
         with self._blamed_on(*group):
@@ -144,7 +146,7 @@ class ClientWork:
             pairs = zip(clients, replies, strict=True)
             return [self._answer(Trained(client, {}, 0.0, {part.name: upload}, flops)) for client, upload in pairs]
 
-    def _client(self, client_id: int, states: States) -> Client:
+    def _client(self, client_id: int, states: ClientStates) -> Client:
         hosted = self.hosted
         x, y = hosted.to_batch(*hosted.data.clients.read(client_id))
         unlabelled = None

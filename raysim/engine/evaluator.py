@@ -38,12 +38,13 @@ class Evaluator:
         hosted = self.hosted
         hosted.hold(broadcast)
         mask = None if states is None else hosted.personal_mask()
+        kept = hosted.read_states(states or {})
         predict = self._predict()
         correct = 0
         loss: int | None = 0
         for batch in (b for group in groups for b in group):
             if states is not None:
-                hosted.load(hosted.weights[0], mask, hosted.state_of(batch, states))
+                hosted.load(hosted.weights[0], mask, hosted.state_of(batch, kept))
             x, y = hosted.to_batch(*hosted.data.test.read(batch))
             logits = predict(x)
             correct += int((logits.argmax(1) == y).sum())
@@ -59,11 +60,11 @@ class Evaluator:
         """Features and labels of test images, by the models evaluated, and of shared images, by the global model."""
         hosted = self.hosted
         hosted.hold(broadcast)
-        mask, module = hosted.personal_mask(), hosted.model.module
+        mask, module, kept = hosted.personal_mask(), hosted.model.module, hosted.read_states(states)
         each = -(-count // sum(map(len, groups)))  # of every test batch
         real = []
         for item in (i for group in groups for i in group):
-            hosted.load(hosted.weights[0], mask, hosted.state_of(item, states))
+            hosted.load(hosted.weights[0], mask, hosted.state_of(item, kept))
             x, y = hosted.to_batch(*(rows[:each] for rows in hosted.data.test.read(item)))
             real.append((module.features(x), y))
         kinds = {"real": tuple(torch.cat(rows) for rows in zip(*real, strict=True))}

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from raysim.data.federated import FederatedData
-from raysim.data.object_store import fetch
+from raysim.data.object_store import by_reference, fetch
 from raysim.engine.messages import Broadcast, States
 from raysim.tensors import to_device
 from raysim.training.client import PERSONAL, initial_model
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from raysim.config import RunConfig
+
+
+ClientStates = dict[int, dict[str, Any]]  # client -> its state, as arrays in the store
 
 
 class HostedModel:
@@ -56,9 +59,17 @@ class HostedModel:
         if mask is not None and PERSONAL in state:
             self.model.weights[mask] = state[PERSONAL]["weights"]
 
-    def state_of(self, client_id: int, states: States) -> dict[str, dict[str, Any]]:
-        """What the client kept from its last pass."""
-        return to_device(dict(fetch(states[client_id]))[client_id], self.device) if client_id in states else {}
+    def read_states(self, states: States) -> ClientStates:
+        """The states of these clients; an object that holds those of many clients is read once for all of them."""
+        found: ClientStates = {}
+        for reference, clients in by_reference(states):
+            several = dict(fetch(reference))
+            found |= {client: several[client] for client in clients}
+        return found
+
+    def state_of(self, client_id: int, states: ClientStates) -> dict[str, dict[str, Any]]:
+        """A copy of what the client kept from its last pass, on the device."""
+        return to_device(states[client_id], self.device) if client_id in states else {}
 
     def to_batch(self, x: np.ndarray, y: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         """Pixels and labels as normalised tensors on the device."""

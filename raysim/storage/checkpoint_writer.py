@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from raysim.data.object_store import by_reference
 from raysim.engine.checkpoint import Checkpoint
 from raysim.storage.background import BackgroundTask
 from raysim.storage.checkpoints import Checkpoints
@@ -53,7 +54,10 @@ class CheckpointWriter:
         begun: dict[str, Any] | None,
     ) -> None:
         server, since = (self.runner.get(reference) for reference in snapshot)
-        of_clients = {client: dict(self.runner.get(reference))[client] for client, reference in states.items()}
+        of_clients: dict[int, dict[str, Any]] = {}
+        for reference, clients in by_reference(states):
+            several = dict(self.runner.get(reference))
+            of_clients |= {client: several[client] for client in clients}
         tables = {part: (since[part], self.runner.get(reference)) for part, reference in shared.items()}
         self.checkpoints.save(t, server, of_clients, tables, self.synced_metrics(t), begun)
 
