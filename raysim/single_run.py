@@ -28,6 +28,7 @@ from raysim.engine.runner import Runner, Started
 from raysim.engine.simulation import Result, Simulation
 from raysim.errors import RaysimError
 from raysim.observe import dashboard
+from raysim.observe.best_effort import BestEffort
 from raysim.observe.features import FeatureMap
 from raysim.observe.labels import LabelPicture
 from raysim.observe.profiles import Profiles
@@ -83,11 +84,13 @@ def run(config: RunConfig, reporter: Reporter | None = None) -> tuple[Path, dict
                 callbacks.on_start(config.settings(), out)
                 setup = time.perf_counter() - started
                 result = simulate(config, data, runner, actors, directory, callbacks, reporter)
-                summary = summarise(config, result) | callbacks.on_result(result)
+                summary = summarise(config, result) | times(started, setup)
+                directory.finish(result.models, summary)  # before anything is drawn
+                summary |= callbacks.on_result(result)
             except RaysimError as error:
                 runner.on_event("stopped", text=str(error))
                 raise
-        summary |= {"setup_seconds": round(setup, 3), "seconds": round(time.perf_counter() - started, 3)}
+        summary |= times(started, setup)
         callbacks.on_end(summary)
     return out, summary
 
@@ -182,13 +185,13 @@ def listeners(
     with_ray = not config.in_process
     return [
         recorder,
-        LabelPicture(prepared.counts, prepared.class_names),
-        SyntheticImages(data, prepared.class_names),
-        FeatureMap(prepared.class_names),
+        BestEffort(LabelPicture(prepared.counts, prepared.class_names), "labels.png", complain),
+        BestEffort(SyntheticImages(data, prepared.class_names), "synthetic.parquet and synthetic.png", complain),
+        BestEffort(FeatureMap(prepared.class_names), "features.png", complain),
         *([Profiles(with_ray)] if config.profile else []),
         *([RayMetrics()] if with_ray and config.metrics else []),
         reporter,
-        ReportWriter(),
+        BestEffort(ReportWriter(), "report.html", complain),
         *trackers,
     ]
 
@@ -263,6 +266,11 @@ def summarise(config: RunConfig, result: Result) -> dict[str, Any]:
         "bytes_down": sum(metrics.bytes_down for metrics in history),
         "failures": sum(metrics.failures for metrics in history),
     }
+
+
+def times(started: float, setup: float) -> dict[str, float]:
+    """The times in summary.json: until the first round, and until now."""
+    return {"setup_seconds": round(setup, 3), "seconds": round(time.perf_counter() - started, 3)}
 
 
 def gflops_per_round(history: list[RoundMetrics]) -> dict[str, float]:

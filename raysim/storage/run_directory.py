@@ -149,6 +149,10 @@ class RunDirectory:
         tensors = models[0] if len(models) == 1 else {f"{i}.{k}": v for i, m in enumerate(models) for k, v in m.items()}
         write_atomically(self.path / "model.safetensors", save(tensors))
         sync(self.path)
+        self.write_summary(summary)
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """Write summary.json, in place of an earlier one."""
         write_atomically(self.path / "summary.json", to_json(summary))
 
 
@@ -157,7 +161,6 @@ class Recorder(Callback):
 
     def __init__(self, directory: RunDirectory):
         self.directory = directory
-        self.models: list[dict[str, np.ndarray]] = []
 
     def on_round(self, metrics: RoundMetrics) -> None:
         self.directory.write_metrics(metrics)
@@ -167,14 +170,13 @@ class Recorder(Callback):
         self.directory.write_event(kind, details)
 
     def on_result(self, result: Result) -> dict[str, Any] | None:
-        self.models = result.models
         if not result.privacy:
             return None
         self.directory.write_privacy(result.privacy)
         return {"privacy": {figure.name: figure.value for figure in result.privacy}}
 
     def on_end(self, summary: dict[str, Any]) -> None:
-        self.directory.finish(self.models, summary)
+        self.directory.write_summary(summary)
 
 
 def versions() -> dict[str, str]:
