@@ -282,7 +282,7 @@ class Simulation:
     ) -> Pass:
         """A pass over clients, which costs as much as they have samples."""
         costs = [float(sum(self.data.sizes[k] for k in group)) for group in groups]
-        return Pass(method, broadcast, groups, costs, extra, self.states, over_clients=True)
+        return Pass(method, broadcast, groups, costs, extra=extra, states=self.states, over_clients=True)
 
     def carry_out(self, work: Pass, metrics: RoundMetrics) -> Answers:
         """Carry out a pass over clients; keeps their new states, counts what they sent."""
@@ -360,7 +360,7 @@ class Simulation:
         count = self.config.tsne
         batches = list(range(len(self.data.test)))
         states = self.states if self.config.evaluation == "clients" else {}
-        work = Pass(WorkerCalls.sample_features, self.reading(t), [batches], [1.0], (count,), states)
+        work = Pass(WorkerCalls.sample_features, self.reading(t), [batches], [1.0], extra=(count,), states=states)
         (kinds,) = self.runner.run(work).first
         return kinds | self.ask(Server.sample_features, t, count)
 
@@ -370,7 +370,7 @@ class Simulation:
         certified, means = self.runner.call_server(Server.privacy, t, returns=2)
         cohorts = [self.sample(earlier) for earlier in range(1, t + 1)]
         trained = sorted(set().union(*cohorts))
-        work = Pass(WorkerCalls.attack, self.reading(t), [trained], [1.0], (means, cohorts[-1]))
+        work = Pass(WorkerCalls.attack, self.reading(t), [trained], [1.0], extra=(means, cohorts[-1]))
         (measured,) = self.runner.run(work).first
         similar = [metrics.reported["psnr"] for metrics in history if "psnr" in metrics.reported]
         note = "dB, of shared images to those they were made from, as the papers define it: a similarity"
