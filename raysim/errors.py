@@ -14,6 +14,6 @@ class InputError(RaysimError):
 
 
 class PlanError(RaysimError):
-    """A placement that the cluster has no room for."""
+    """A plan that does not fit the cluster."""
 
     exit_code = 3

@@ -157,7 +157,7 @@ class Part:
         """The part's scalar term of the loss in a local step; None where its weight is 0, so that it costs nothing."""
 
     def fused_loss(self, clients: list[Client], step: FusedStep) -> torch.Tensor | None:
-        """`loss` for the clients of one vectorised step, a value per client; with --fuse, `loss` requires it."""
+        """`loss` for the clients of one vectorised step, a value per client; --fuse needs it beside `loss`."""
 
     def weight(self, client: Client) -> float | None:
         """The client's aggregation weight, asked for after the local steps; None for the one that --weighting gives."""

@@ -67,7 +67,7 @@ class FedPAReference(FedPA):
         return super().fused_loss(clients, step)
 
     def end(self, client):
-        """Upload features summed over the local steps, as the model was then, and the head with counts from 1 on."""
+        """Upload features summed over the local steps, as the model was then, and the head with counts plus 1."""
         if not (self.lambda_ge or self.lambda_po):
             return None
         scratch, head = client.scratch[self.name], client.model.module.head

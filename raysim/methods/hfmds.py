@@ -101,7 +101,7 @@ class HFMDS(MixedTraining):
 
     @torch.no_grad()
     def prototypes(self, client: Client) -> Tensor:
-        """The prototypes in the client's state; for a class without one, the mean of the global model's features."""
+        """The prototypes in the client's state; for a class without one, the global model's mean (not stored)."""
         state = client.state[self.name]
         if state and bool(state["known"][client.y].all()):
             return state["prototypes"]

@@ -1,4 +1,4 @@
-"""NaiveMix (Yoon et al., 2021): local images are mixed with means of other clients' images."""
+"""NaiveMix (Yoon et al., 2021): local images are mixed with means of images that clients share."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING

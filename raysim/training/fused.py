@@ -71,7 +71,7 @@ class Stack:
         return x.unflatten(1, (self.clients, -1)).transpose(0, 1)
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Compute the gradients of one scalar, the sum over the clients, each of which affects its own row only."""
+        """Compute the gradients of one scalar, a sum over the clients; each client's loss affects its own row only."""
         gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
         for slot, gradient in zip(self.slots, gradients, strict=True):
             slot.copy_(gradient)

@@ -16,7 +16,7 @@ GREY = 0.5  # value of the pixels that cutout covers
 
 
 def weak(x: Tensor, draw: np.random.Generator, flip: bool = True) -> Tensor:
-    """The images, each shifted by up to an eighth of its side, reflected at the border, and perhaps flipped."""
+    """The images, each shifted by up to an eighth of its side, reflected at the border, and flipped at random."""
     count, _, height, width = x.shape
     down, right = (draw.integers(-(side // 8), side // 8 + 1, size=(count, 1)) for side in (height, width))
     flipped = (draw.random((count, 1)) < 0.5) & flip

@@ -42,7 +42,7 @@ def draw_inputs(
 
 
 def fidelity(made: Tensor, labels: Tensor, heads: Tensor, biases: Tensor, shares: Tensor) -> Tensor:
-    """FedPA eq. 5: the mean cross-entropy of all clients' heads, weighted by each client's share of the label."""
+    """FedPA eq. 5: cross-entropies of all heads, weighted by the client's share of the label; mean over B·clients."""
     logits = made @ heads.mT + biases[:, None]  # client × sample × class
     losses = F.cross_entropy(logits.flatten(0, 1), labels.repeat(len(heads)), reduction="none")
     return (losses.view(len(heads), -1) * shares[:, labels]).mean()
