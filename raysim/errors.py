@@ -1,19 +1,19 @@
-"""The errors a user is meant to read: one line each, and the exit code that goes with them."""
+"""The errors whose message, of one line, is meant for the user, with the exit codes of the program."""
 
 
 class RaysimError(Exception):
-    """Something ended the run; the message is for the user."""
+    """An error that ends the run."""
 
     exit_code = 1
 
 
 class InputError(RaysimError):
-    """The input is wrong: what, where, and what to do about it."""
+    """A wrong input; the message says what is wrong, where, and what to do about it."""
 
     exit_code = 2
 
 
 class PlanError(RaysimError):
-    """The cluster cannot hold what was asked."""
+    """A plan that does not fit the cluster."""
 
     exit_code = 3

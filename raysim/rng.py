@@ -8,7 +8,7 @@ import numpy as np
 def stream(seed: int, purpose: str, round: int = 0, client: int = 0) -> np.random.Generator:
     """An independent NumPy generator for one purpose of one client in one round.
 
-    Drawn on the host, so it is the same on every device; named, so a new purpose never shifts another's draws.
+    It draws on the host, so that draws are the same on every device, and no purpose shifts the draws of another.
 
     >>> a, b = stream(7, "batches", 3, 42), stream(7, "batches", 3, 42)
     >>> bool((a.permutation(5) == b.permutation(5)).all())

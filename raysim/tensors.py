@@ -1,8 +1,8 @@
-"""Arrays and tensors: what travels is NumPy, what computes is torch. Importing this does not import torch."""
+"""Conversion between NumPy arrays, which are sent and stored, and tensors. Importing this does not import torch."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     import torch
 
 
-def to_device(value, device: torch.device):
-    """Arrays (nested in dicts and lists) as tensors with memory of their own; the rest as it is.
+def to_device(value: Any, device: torch.device) -> Any:
+    """The value with arrays (also nested in dicts and lists) as tensors on the device; anything else is unchanged.
 
-    The copy matters: what comes out of the object store is shared by all processes of the node.
+    Arrays are copied, since those from the object store are shared by all processes of the node.
     """
     if isinstance(value, np.ndarray):
         import torch
@@ -26,8 +26,8 @@ def to_device(value, device: torch.device):
     return value
 
 
-def to_host(value):
-    """The way back: tensors as arrays."""
+def to_host(value: Any) -> Any:
+    """The value with tensors (also nested in dicts and lists) as arrays on the host; anything else is unchanged."""
     if hasattr(value, "detach"):
         return value.detach().cpu().numpy()
     if isinstance(value, dict):
@@ -37,8 +37,8 @@ def to_host(value):
     return value
 
 
-def size_in_bytes(value) -> int:
-    """What sending it would cost: arrays and tensors by their bytes, numbers as 8."""
+def size_in_bytes(value: Any) -> int:
+    """The bytes that sending the value would take: those of its arrays and tensors, and 8 for each number."""
     if hasattr(value, "nbytes"):
         return value.nbytes
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Synthetic data all clients share: an immutable Arrow table in the object store, read without copies on any node."""
+"""Shared datasets of synthetic images: immutable Arrow tables in the object store, read without copies on any node."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:  # actors that share nothing do without: 25 MB each
+if TYPE_CHECKING:  # pyarrow takes 25 MB, which actors without a shared dataset save
     import pyarrow as pa
 
-SOFT = "soft label"  # name of the column
+SOFT = "soft label"  # name of a column
 SERVER = -1  # in place of the source client, where the server made the image
 
 
 def make_table(images: np.ndarray, labels: np.ndarray, clients: np.ndarray, rounds: np.ndarray) -> pa.Table:
-    """Float32 images [N, C, H, W] as one tensor column, with label, source client and round of every image.
+    """A table of float32 images [N, C, H, W], as one tensor column, with label, source client and round of every image.
 
-    Soft labels [N, classes] are a tensor column too, and `label` the likeliest.
+    Soft labels [N, classes] become a tensor column too, and `label` is then the most likely class.
     """
     import pyarrow as pa
 
@@ -34,18 +34,18 @@ def make_table(images: np.ndarray, labels: np.ndarray, clients: np.ndarray, roun
     return pa.table(columns | soft)
 
 
-def gathered(each: list[tuple[int, dict]], t: int) -> list[list[np.ndarray]]:
-    """What clients sent as `images` and `labels` in round t: the columns of make_table, an array per client."""
-    images, labels = ([sent[name] for _, sent in each] for name in ("images", "labels"))
-    clients = [np.full(len(sent["labels"]), client) for client, sent in each]
+def gathered(each: list[tuple[int, dict[str, np.ndarray]]], t: int) -> list[list[np.ndarray]]:
+    """The columns of make_table, each as one array per client, from uploads with `images` and `labels` in round t."""
+    images, labels = ([upload[name] for _, upload in each] for name in ("images", "labels"))
+    clients = [np.full(len(upload["labels"]), client) for client, upload in each]
     return [images, labels, clients, [np.full(len(y), t) for y in labels]]
 
 
 def extended(before: pa.Table | None, columns: list[list[np.ndarray]]) -> pa.Table:
-    """The table of these columns, after the rows of another."""
+    """A table with the rows of `before`, if there is one, followed by those of the columns (see `gathered`)."""
     if before is not None:
-        held = images_of(before), *(column(before, name) for name in ("label", "client", "round"))
-        columns = [[old, *new] for old, new in zip(held, columns, strict=True)]
+        earlier = images_of(before), *(column(before, name) for name in ("label", "client", "round"))
+        columns = [[old, *new] for old, new in zip(earlier, columns, strict=True)]
     return make_table(*map(np.concatenate, columns))
 
 
@@ -60,12 +60,12 @@ def _tensors(table: pa.Table, name: str) -> np.ndarray:
 
 
 def labels_of(table: pa.Table) -> np.ndarray:
-    """What is trained on: the soft labels where there are any."""
+    """The labels to train on: the soft labels where there are any, otherwise the classes."""
     return _tensors(table, SOFT) if SOFT in table.column_names else column(table, "label")
 
 
 def column(table: pa.Table, name: str) -> np.ndarray:
-    """A scalar column as a read-only view."""
+    """A scalar column as a read-only view of the table's memory."""
     (values,) = table.column(name).chunks
     return values.to_numpy()
 
@@ -81,7 +81,7 @@ def table_digest(table: pa.Table) -> str:
 
 
 def tables_digest(tables: list[pa.Table]) -> str | None:
-    """Of one table its own; of several, SHA-256 over theirs in this order."""
+    """The digest of one table, or SHA-256 over the digests of several in this order; None without any."""
     digests = [table_digest(table) for table in tables]
     if len(digests) < 2:
         return digests[0] if digests else None

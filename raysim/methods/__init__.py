@@ -1,6 +1,6 @@
-"""The algorithms: one file each, named after the method, holding one `Part`; composed by name, as `hfmds+fedprox`.
+"""The methods: one file each, named after the method, with one `Part`; combined by name, as in `hfmds+fedprox`.
 
-A file put into this folder is found by its name. A method kept elsewhere is named by its module: `my_lab.my_method`.
+A file put into this folder is found by its name. A method elsewhere is given by its module: `my_lab.my_method`.
 """
 
 import importlib
@@ -11,11 +11,11 @@ from raysim.errors import InputError
 from raysim.methods.base import Part
 from raysim.settings import nearest
 
-ALIASES = {"fmds": ("hfmds", {"hfmds.mu": 0.0})}  # another name for a method with some of its settings
+ALIASES = {"fmds": ("hfmds", {"hfmds.mu": 0.0})}  # alias -> the method, and the settings that the alias implies
 
 
 def expand(method: str) -> tuple[str, dict[str, object]]:
-    """A method with its aliases replaced, and the settings they stand for.
+    """The method with its aliases replaced, and the settings that they imply.
 
     >>> expand("fmds+fedprox")
     ('hfmds+fedprox', {'hfmds.mu': 0.0})
@@ -30,14 +30,14 @@ def expand(method: str) -> tuple[str, dict[str, object]]:
 
 
 def names() -> list[str]:
-    """Every method in this folder; `fedavg` is the one that adds nothing."""
+    """The names of all methods: `fedavg`, which has no part, those in this folder, and the aliases."""
     return ["fedavg", *sorted([*discovery.files(__path__), *ALIASES])]
 
 
 def describe(name: str) -> str:
-    """One line about a method: the first of its part's docstring."""
+    """One line about a method: the first line of its part's docstring."""
     if name == "fedavg":
-        return "Federated averaging (McMahan et al., 2017): what every other method adds to."
+        return "Federated averaging (McMahan et al., 2017), to which every other method adds."
     if name in ALIASES:
         target, settings = ALIASES[name]
         return f"{target} with {', '.join(f'{key} = {value:g}' for key, value in settings.items())}"
@@ -45,7 +45,7 @@ def describe(name: str) -> str:
 
 
 def part_class(name: str) -> type[Part]:
-    """The one Part defined in the method's file."""
+    """The `Part` that the method's file defines."""
     module_name = name if "." in name else f"{__name__}.{name}"
     if "." not in name and name not in names():
         hint = nearest(name, names(), f"; there are {', '.join(names())}")
@@ -61,7 +61,7 @@ def part_class(name: str) -> type[Part]:
 
 
 def part_classes(method: str) -> dict[str, type[Part]]:
-    """`hfmds+fedprox` as setting prefix -> class, in the order written."""
+    """Prefix of the settings -> class, for each part of a method such as `hfmds+fedprox`, in the order written."""
     classes: dict[str, type[Part]] = {}
     for name in method.split("+"):
         if name == "fedavg":
@@ -71,14 +71,14 @@ def part_classes(method: str) -> dict[str, type[Part]]:
             raise InputError(f"--method {method}: '{name}' is there twice")
         classes[prefix] = part_class(name)
     for (a, one), (b, other) in itertools.combinations(classes.items(), 2):
-        # A base of both that is itself a method; what methods of several kinds build on is elsewhere.
+        # Only a common base that is itself a method counts: unrelated methods share those in methods/common.
         in_common = {*one.__mro__} & {*other.__mro__} - {*Part.__mro__}
         if any(cls.__module__.rpartition(".")[0] == __name__ for cls in in_common):
             raise InputError(f"--method {method}: {a} and {b} are kinds of one method; use one of them")
     for hook in ("route", "predict"):
-        wanting = [n for n, cls in classes.items() if getattr(cls, hook) is not getattr(Part, hook)]
-        if len(wanting) > 1:
-            raise InputError(f"--method {method}: {' and '.join(wanting)} both decide '{hook}'; use one of them")
+        deciding = [n for n, cls in classes.items() if getattr(cls, hook) is not getattr(Part, hook)]
+        if len(deciding) > 1:
+            raise InputError(f"--method {method}: {' and '.join(deciding)} both decide '{hook}'; use one of them")
     return classes
 
 

@@ -1,6 +1,7 @@
-"""The hooks a method is made of. FedAvg is the empty list of parts; every other method adds some.
+"""The base class of methods, `Part`, whose hooks the engine calls, and the uploads that clients send to the server.
 
-A part is a frozen dataclass whose fields are its hyper-parameters. Override the hooks you need, and leave the others.
+FedAvg has no parts; every other method consists of one or several. A part is a frozen dataclass whose fields are its
+hyper-parameters. Override the hooks you need, and leave the others.
 The client's training loop is in training/client.py, the round loop in engine/simulation.py; a part contains neither.
 """
 
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class Upload:
-    """What a client sends besides its model.
+    """The upload of one client for one part, besides the model.
 
-    `sum`: tensors of which the server needs only the sum over the clients; they are added exactly, at the actors.
-    `each`: small things that the server needs client by client.
-    `rows`: arrays that arrive with `each`, of which every client may send a different number of rows. All other shapes
+    `sum`: tensors that the server needs only as a sum over the clients; they are added exactly, at the actors.
+    `each`: small arrays and numbers that the server needs client by client.
+    `rows`: arrays that arrive with `each`, with a number of rows that may differ between clients. All other shapes
     must be the same for all clients; --on-client-error decides what happens to a client that deviates.
-    `metadata`: arrives with `each` but does not count as sent: figures to record, or what is sent anyway.
+    `metadata`: arrives with `each` but is not counted as uploaded: figures to record, or a copy of the model.
 
     The names in `each`, `rows` and `metadata` share one namespace.
     """
@@ -41,17 +42,17 @@ class Upload:
     metadata: dict[str, Any] = field(default_factory=dict)
 
     def client_by_client(self) -> dict[str, Any]:
-        """`each`, `rows` and `metadata` together; a ValueError if two of them have an entry of the same name."""
-        found: dict[str, Any] = {}
+        """`each`, `rows` and `metadata` as one dict; a ValueError if two of them have an entry of the same name."""
+        merged: dict[str, Any] = {}
         for kind in ("each", "rows", "metadata"):
             entries = getattr(self, kind)
-            if twice := sorted(found.keys() & entries.keys()):
-                raise ValueError(f"upload has '{twice[0]}' in {kind} and in another of each, rows and metadata")
-            found |= entries
-        return found
+            if duplicates := sorted(merged.keys() & entries.keys()):
+                raise ValueError(f"upload has '{duplicates[0]}' in {kind} and in another of each, rows and metadata")
+            merged |= entries
+        return merged
 
     def shapes(self, name: str) -> dict[str, tuple[int | None, ...]]:
-        """The shapes that all clients' uploads for the part of this name must have in common."""
+        """The shapes that the uploads of all clients for the part `name` must have in common."""
         found = {f"{name} {key} (summed)": tuple(value.shape) for key, value in self.sum.items()}
         found |= {f"{name} {key}": np.shape(value) for key, value in self.each.items()}
         return found | {f"{name} {key}": (None, *value.shape[1:]) for key, value in self.rows.items()}
@@ -59,18 +60,18 @@ class Upload:
 
 @dataclass
 class Uploads:
-    """The clients' uploads as they arrive at the server.
+    """The uploads of all clients of one pass for one part, as the server receives them.
 
-    `sum` is the sum over the clients, on the server's device. `each` has (client, its each, rows and metadata) in order
-    of clients; these arrays lie in the host's object store and are read-only.
+    `sum` has the sums over the clients, on the server's device. `each` has pairs of a client's id and its `each`,
+    `rows` and `metadata` in one dict, in order of ids; these arrays are in the host's object store and read-only.
     """
 
     sum: dict[str, torch.Tensor]
     each: list[tuple[int, dict[str, Any]]]
 
     def stacked(self, name: str, device: torch.device) -> torch.Tensor:
-        """One entry of `each`, of all clients, stacked on a device."""
-        import torch  # imported here: the driver does without
+        """The entry `name` of every client in `each`, stacked into one tensor on the device."""
+        import torch  # imported here, since the driver runs without torch
 
         return torch.as_tensor(np.stack([each[name] for _, each in self.each]), device=device)
 
@@ -81,88 +82,88 @@ class Part:
 
     @property
     def name(self) -> str:
-        """The name of its file."""
+        """The name of the part, which is that of its file."""
         return type(self).__module__.rpartition(".")[2]
 
     def overrides(self, hook: str) -> bool:
-        """Whether the part does something in this hook; a hook that nobody overrides costs no message."""
+        """Whether the part overrides this hook; for a hook that no part overrides, no message is sent."""
         return getattr(type(self), hook) is not getattr(Part, hook)
 
     def check(self, config: RunConfig) -> None:
-        """Raise an InputError, in one line, if the part does not go with the rest of the configuration."""
+        """Raise an InputError of one line if the part cannot be combined with the rest of the configuration."""
 
     # -- server ------------------------------------------------------------------------------------------------
 
     def setup(self, server: Server) -> None:
-        """Once, before the first round: fill `server.state[self.name]`."""
+        """Fill `server.state[self.name]`, once, before the first round."""
 
     def exchange(self, server: Server, t: int, i: int) -> str | None:
-        """Ask for an extra pass over 'all' clients or the 'cohort', the i-th at the start of round t; or None."""
+        """Request the i-th exchange at the start of round t, over 'all' clients or the 'cohort'; None: no more."""
 
     def receive(self, server: Server, replies: Uploads) -> None:
-        """Take the clients' replies of such a pass."""
+        """Process the uploads with which the clients replied in an exchange."""
 
     def broadcast(self, server: Server) -> dict[str, object]:
-        """Arrays and scalars to send to the clients, who find them in `client.broadcast[self.name]`."""
+        """The arrays and scalars to send to the clients, which find them in `client.broadcast[self.name]`."""
         return {}
 
     def route(self, server: Server, t: int, clients: list[int]) -> dict[int, int] | None:
-        """Which of the server's models each client trains in round t, where it is not the first."""
+        """Client -> index of the server's model that it trains in round t; clients left out train the first."""
 
     def update(self, server: Server, uploads: Uploads) -> None:
-        """Update the server's state, and perhaps the models, after averaging."""
+        """Update the server's state, and possibly its models, after the clients' models have been averaged."""
 
     def sample_features(self, server: Server, count: int) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Features and their labels from the part's generator, if it has one, to be drawn at the end."""
+        """Features and labels sampled from the part's generator, if it has one, for the drawing by --tsne."""
 
     def shared_means(self, server: Server) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Vectors that clients shared in the space of features, with their classes, to be attacked at the end.
+        """Vectors in the space of features that clients shared, and their classes, for the privacy attack at the end.
 
-        By default these are the prototypes in the server's state, as `class_means` leaves them there. A row may have
-        more columns after its features. Images given to `server.share` are attacked without this.
+        By default these are the prototypes in the server's state, in the form that `class_means` gives them. A row may
+        have more columns after its features. Images given to `server.share` are attacked in any case.
         """
-        held = server.state[self.name]
-        if "prototypes" not in held:
+        state = server.state[self.name]
+        if "prototypes" not in state:
             return None
-        known = held["known"].nonzero().flatten()
-        return held["prototypes"][known], known
+        known = state["known"].nonzero().flatten()
+        return state["prototypes"][known], known
 
     def certificate(self, server: Server) -> list[Figure]:
-        """The certified ε of what its clients shared besides the model (privacy/accounting.py), or why none."""
+        """The certified ε of the clients' uploads for this part (privacy/accounting.py), or why there is none."""
         return [Figure("epsilon", None, note="no certificate: nothing bounds what one sample changes")]
 
     # -- client ------------------------------------------------------------------------------------------------
 
-    group = 1  # clients per `reply`; a part that computes for several at once makes it a setting
-    reported = True  # whether its loss term is among the metrics
-    replies_with_model = True  # whether clients need the global model in its extra passes, and so download it
+    group = 1  # clients per call of `reply`; a part that computes for several at once makes this a setting
+    reported = True  # whether the part's loss term is among the metrics
+    replies_with_model = True  # whether clients need the global model in the part's exchanges, and so download it
 
     def reply(self, clients: list[Client]) -> list[Upload]:
-        """Answer an extra pass, for a fixed group of clients that hold the global model: one upload each."""
+        """The uploads of a fixed group of clients in an exchange, one each; their model has the global weights."""
         return [Upload() for _ in clients]
 
     def begin(self, client: Client) -> None:
-        """Prepare the local steps."""
+        """Prepare the client's local steps."""
 
     def batch(self, client: Client, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The batch to train on, in every step, handed from part to part; y may become soft labels."""
+        """The batch to train on in a local step, passed on from part to part; y may become soft labels."""
         return x, y
 
     def ce_weight(self, client: Client) -> float:
-        """A factor on the cross-entropy, in every step; those of all parts are multiplied."""
+        """The factor on the cross-entropy in a local step; the factors of all parts are multiplied."""
         return 1.0
 
     def loss(self, client: Client, step: Step) -> torch.Tensor | None:
-        """A scalar to add to the loss, in every step; None where its weight is 0, so that it costs nothing."""
+        """The part's scalar term of the loss in a local step; None where its weight is 0, so that it costs nothing."""
 
     def fused_loss(self, clients: list[Client], step: FusedStep) -> torch.Tensor | None:
-        """`loss` for the clients of one vectorised step, a value each; a part with `loss` needs it under --fuse."""
+        """`loss` for the clients of one vectorised step, a value per client; --fuse needs it beside `loss`."""
 
     def weight(self, client: Client) -> float | None:
-        """The client's aggregation weight after the local steps, where it is not what --weighting gives."""
+        """The client's aggregation weight, asked for after the local steps; None for the one that --weighting gives."""
 
     def end(self, client: Client) -> Upload | None:
-        """What the client sends besides its model, after the local steps."""
+        """The client's upload besides its model, after the local steps; None if there is none."""
 
     # -- both --------------------------------------------------------------------------------------------------
 
@@ -173,11 +174,11 @@ class Part:
         return ()
 
     def predict(self, models: list, x: torch.Tensor) -> torch.Tensor:
-        """Logits at evaluation, from the server's models; by default those of the first."""
+        """The logits for x at evaluation, from the server's models; by default those of the first model."""
         return models[0](x)
 
 
 def can_fuse(part: Part) -> bool:
-    """Whether the part's loss, if it has one, is also written for several clients at once, and by the same class."""
-    written = next(cls for cls in type(part).__mro__ if {"loss", "fused_loss"} & vars(cls).keys())
-    return "fused_loss" in vars(written)
+    """Whether the class that gives the part its `loss` also defines `fused_loss`; true for a part without `loss`."""
+    definer = next(cls for cls in type(part).__mro__ if {"loss", "fused_loss"} & vars(cls).keys())
+    return "fused_loss" in vars(definer)

@@ -1,4 +1,4 @@
-"""FedBN (arXiv 2102.07623): batch-norm layers, parameters and statistics, stay at the clients."""
+"""FedBN (arXiv 2102.07623): batch-norm layers, with their parameters and statistics, stay at the clients."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from raysim.methods.base import Part
 
 @dataclass(frozen=True)
 class FedBN(Part):
-    """FedBN: every client keeps its own batch-norm; goes with --evaluation clients."""
+    """FedBN: every client keeps its own batch-norm; needs --evaluation clients."""
 
     predicts_with_personal = True
 

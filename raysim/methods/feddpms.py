@@ -1,7 +1,7 @@
 """FedDPMS (Chen & Vikalo, CVPR workshops 2023): clients train on images decoded from others' noisy latent means."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -17,21 +17,32 @@ from raysim.privacy.gaussian import of_means
 from raysim.settings import setting
 from raysim.tensors import to_device, to_host
 
+if TYPE_CHECKING:
+    from raysim.config import RunConfig
+    from raysim.engine.server import Server
+
 
 @dataclass(frozen=True)
 class FedDPMS(Part):
-    """FedDPMS: a VAE is trained first; then clients add images of other classes, decoded from noisy latent means."""
+    """FedDPMS: a VAE is trained first; then clients add images decoded from another client's noisy latent means."""
 
-    vae_weight: float = setting(0.05, "of KL divergence and reconstruction in the first stage (λ)", minimum=0)
-    reconstruction: float = setting(1.0, "factor on the reconstruction's mean squared error beside the KL", minimum=0)
+    vae_weight: float = setting(0.05, "weight of KL divergence and reconstruction in the first stage (λ)", minimum=0)
+    reconstruction: float = setting(
+        1.0, "factor on the mean squared error of reconstruction, within vae_weight", minimum=0
+    )
     first_stage: float = setting(0.4, "share of the rounds that train the VAE (T_p ÷ T)", above=0, maximum=1)
-    classes: int = setting(3, "most abundant classes a client shares, scarcest it looks for (n)", minimum=1)
-    quota: int = setting(200, "usable means per shared class; 0: nothing is shared (α)", minimum=0)
-    tries: int = setting(200, "times as many candidates as the quota are drawn before a class stays short", minimum=1)
-    noise: float = setting(2.0, "standard deviation of what is added to a mean that is sent (σ)", minimum=0)
-    release: Literal["each", "once"] = setting("each", "α noisy means, filtered by their owner, or one, varied later")
-    variation: float = setting(1.0, "with release once, standard deviation around the noisy mean", minimum=0)
-    delta: float = setting(1e-5, "of the (ε, δ) that is reported", above=0, maximum=0.5)
+    classes: int = setting(3, "abundant classes a client shares, and scarce ones it looks for (n)", minimum=1)
+    quota: int = setting(200, "usable noisy means per shared class; 0: nothing is shared (α)", minimum=0)
+    tries: int = setting(
+        200, "times that quota candidates are drawn for a class before it stays short of its quota", minimum=1
+    )
+    noise: float = setting(2.0, "standard deviation of the noise added to an uploaded mean (σ)", minimum=0)
+    release: Literal["each", "once"] = setting(
+        "each",
+        "noisy means to upload per class: quota of them, filtered by their owner (each), or one to vary later (once)",
+    )
+    variation: float = setting(1.0, "standard deviation around the noisy mean, with release once", minimum=0)
+    delta: float = setting(1e-5, "δ of the reported (ε, δ)", above=0, maximum=0.5)
 
     def check(self, config):
         if config.model not in (fitting := models.with_decoder()):
@@ -41,40 +52,42 @@ class FedDPMS(Part):
         if several := [part.name for part in config.parts if part.overrides("route")]:
             raise InputError(f"--method {config.method}: {several[0]} has several models, feddpms one; leave one out")
 
-    def switch(self, config) -> int:  # the last round of the first stage, T_p
+    def switch(self, config: "RunConfig") -> int:
+        """The last round of the first stage (T_p)."""
         return max(1, round(self.first_stage * config.rounds))
 
-    def personal(self, module, t):  # in the second stage too, so that the server's stays as it is
+    def personal(self, module, t):
+        # Also in the second stage, so that averaging leaves the server's decoder as it is.
         return ("decoder.*",) if self.vae_weight else ()
 
     # -- client ------------------------------------------------------------------------------------------------------
 
     def begin(self, client):
         if client.t <= self.switch(client.config):
-            now = client.scratch[self.name] = {"draw": client.stream(f"{self.name}/latent")}
-            client.forward = forward_keeping(now) if self.vae_weight else client.forward
+            scratch = client.scratch[self.name] = {"draw": client.stream(f"{self.name}/latent")}
+            client.forward = forward_keeping(scratch) if self.vae_weight else client.forward
         elif self.quota:
-            decoder, kept = client.model.personal_mask([self], client.t), client.state[self.name]
+            decoder, state = client.model.personal_mask([self], client.t), client.state[self.name]
             client.model.weights[decoder] = client.global_weights[decoder]
-            kept |= client.broadcast[self.name].get(client.id, {})
-            if "sharer" in kept:
-                client.augment(*client.shared_by(client.shared[self.name], kept["sharer"]))
+            state |= client.broadcast[self.name].get(client.id, {})
+            if "sharer" in state:
+                client.augment(*client.shared_by(client.shared[self.name], state["sharer"]))
 
     def loss(self, client, step):
-        """λ(KL + MSE); z is drawn around the sigmoid mean, which the classifier takes as it is."""
+        """λ(KL + MSE), with z drawn around the sigmoid mean; the classifier uses the mean itself."""
         if not self.vae_weight or client.t > self.switch(client.config):
             return None
-        now, module = client.scratch[self.name], client.model.module
-        log_variance = module.log_variance(now["encoded"])
-        z = latents.noisy(step.features, (log_variance / 2).exp(), now["draw"])
+        scratch, module = client.scratch[self.name], client.model.module
+        log_variance = module.log_variance(scratch["encoded"])
+        z = latents.noisy(step.features, (log_variance / 2).exp(), scratch["draw"])
         apart = self.reconstruction * F.mse_loss(latents.images(module, z, client.pixel_range()), step.x)
         return self.vae_weight * (latent_divergence(step.features, log_variance) + apart)
 
     def weight(self, client):
-        return float(len(client.y)) if client.config.weighting == "samples" else None  # |D̄_k|
+        return float(len(client.y)) if client.config.weighting == "samples" else None  # |D̄_k|: with the added images
 
     def end(self, client):
-        """After the first stage its decoder; the first time in the second, its means."""
+        """Upload the decoder when the first stage ends, and the noisy means the first time in the second stage."""
         model, first = client.model, self.switch(client.config)
         if client.t == first and self.vae_weight:
             decoder = model.weights[model.personal_mask([self], client.t)]
@@ -82,10 +95,10 @@ class FedDPMS(Part):
             return Upload(sum={"decoder": weight * decoder, "weight": weight})
         if client.t <= first or not self.quota:
             return None
-        told, kept = {"augmented": client.id in client.broadcast[self.name]}, client.state[self.name]
-        if "shared" in kept:
-            return Upload(metadata=told)
-        kept["shared"] = True
+        metadata, state = {"augmented": client.id in client.broadcast[self.name]}, client.state[self.name]
+        if "shared" in state:
+            return Upload(metadata=metadata)
+        state["shared"] = True
         module, limits, draw = model.module, client.pixel_range(), client.stream(f"{self.name}/noise")
         own = client.x[: client.samples], client.y[: client.samples], client.classes, client.config.eval_batch
         means, labels, samples = latents.abundant_means(module, *own, self.classes)
@@ -93,10 +106,10 @@ class FedDPMS(Part):
             means = latents.noisy(means, self.noise, draw)
         else:
             means, labels = latents.usable(module, means, labels, self.noise, draw, limits, self.quota, self.tries)
-        return Upload(rows={"means": means, "labels": labels}, metadata=told | {"samples": samples})
+        return Upload(rows={"means": means, "labels": labels}, metadata=metadata | {"samples": samples})
 
     def reply(self, clients):
-        """The n scarcest classes of clients not yet augmented."""
+        """Upload the n scarcest classes of every client that has no other client's images yet."""
         scarce = [F.one_hot(c.y, c.classes).sum(0).argsort(stable=True)[: self.classes] for c in clients]
         wants = [{} if "sharer" in c.state[self.name] else {"scarce": s} for c, s in zip(clients, scarce, strict=True)]
         return [Upload(each=want) for want in wants]
@@ -105,8 +118,9 @@ class FedDPMS(Part):
 
     def exchange(self, server, t, i):
         waiting = server.state[self.name].get("augmented", 0) < server.config.clients
-        news = server.config.active < server.config.clients or server.shared_since.get(self.name) == t - 1
-        return "cohort" if i == 0 and waiting and news and self.name in server.shared else None
+        # The same clients would find nothing among the same offers.
+        changed = server.config.active < server.config.clients or server.shared_since.get(self.name) == t - 1
+        return "cohort" if i == 0 and waiting and changed and self.name in server.shared else None
 
     def receive(self, server, replies):
         sharers, labels = (column(server.shared[self.name], name) for name in ("client", "label"))
@@ -126,22 +140,23 @@ class FedDPMS(Part):
             state["augmented"] = state.get("augmented", 0) + sum(bool(each["augmented"]) for _, each in uploads.each)
             server.metrics["feddpms.augmented"] = state["augmented"]
         if arrived := [(client, each) for client, each in uploads.each if "means" in each]:
-            made = [(client, self.decode(server, client, each)) for client, each in arrived]
-            if count := sum(len(each["labels"]) for _, each in made):
-                # A client is sent the means of one other: together they download what was uploaded.
-                sent = sum(each["means"].nbytes + each["labels"].nbytes for _, each in arrived)
-                table = extended(server.shared.get(self.name), gathered(made, server.t))
-                server.share(self.name, table, bytes_each=sent / server.config.clients)
+            decoded = [(client, self.decode(server, client, each)) for client, each in arrived]
+            if count := sum(len(each["labels"]) for _, each in decoded):
+                # A client downloads the means of one other: together they download as much as was uploaded.
+                uploaded = sum(each["means"].nbytes + each["labels"].nbytes for _, each in arrived)
+                table = extended(server.shared.get(self.name), gathered(decoded, server.t))
+                server.share(self.name, table, bytes_each=uploaded / server.config.clients)
             samples = np.concatenate([each["samples"] for _, each in arrived])
             server.metrics |= {"feddpms.means": count, "feddpms.missing": len(samples) * self.quota - count}
             state["fewest"] = int(min(samples.min(), state.get("fewest", np.inf)))
 
-    def certificate(self, server):  # one sample is in one class of one client: the class with fewest decides
-        latent, each, kept = server.model.module.feature_size, self.release == "each", server.state[self.name]
-        return of_means(latent, kept.get("fewest"), self.quota if each else 1, self.noise, self.delta, filtered=each)
+    def certificate(self, server):
+        # A sample is in one class of one client, so the class with the fewest samples decides.
+        latent, each, state = server.model.module.feature_size, self.release == "each", server.state[self.name]
+        return of_means(latent, state.get("fewest"), self.quota if each else 1, self.noise, self.delta, filtered=each)
 
-    def decode(self, server, client, each):
-        """A client's means as images, which every receiver would make of them likewise; release once: varied first."""
+    def decode(self, server: "Server", client: int, each: dict[str, Any]) -> dict[str, np.ndarray]:
+        """Images and labels decoded from a client's means, as every receiver would; with release once, varied first."""
         module = server.model.frozen(to_device(server.weights[0], server.device)).module
         z, labels = to_device((each["means"], each["labels"]), server.device)
         limits = server.scale.limits()

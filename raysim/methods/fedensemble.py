@@ -18,15 +18,17 @@ from raysim.tensors import to_host
 
 @dataclass(frozen=True)
 class FedEnsemble(Part):
-    """FedEnsemble: the active clients' models predict together, or M models the clients train in turns."""
+    """FedEnsemble: the models of the cohort predict together, or M global models that clients train in turns."""
 
-    mode: Literal["clients", "models"] = setting("clients", "which predict: the active clients' models, or M global")
-    models: int = setting(5, "global models in mode `models` (M)", minimum=1)
+    mode: Literal["clients", "models"] = setting(
+        "clients", "models that predict together: the cohort's (clients), or M global ones (models)"
+    )
+    models: int = setting(5, "number of global models in mode `models` (M)", minimum=1)
 
     def check(self, config):
-        if kept := [part.name for part in config.parts if part.predicts_with_personal]:
+        if own := [part.name for part in config.parts if part.predicts_with_personal]:
             raise InputError(
-                f"--method {config.method}: fedensemble predicts for all clients, {kept[0]} with what each one keeps; "
+                f"--method {config.method}: fedensemble predicts for all clients, {own[0]} with what each one keeps; "
                 "use one of them"
             )
         if config.evaluation != "global":
@@ -39,25 +41,28 @@ class FedEnsemble(Part):
             )
 
     def predict(self, models, x):
-        """The logarithm of the averaged softmax. With the clients' models after it, the first is their average."""
+        """The logarithm of the averaged softmax of the models.
+
+        In mode `clients` the cohort's models follow the global one, which is their average and does not vote.
+        """
         voters = models[1:] if self.mode == "clients" and len(models) > 1 else models
         votes = torch.stack([model(x).log_softmax(1) for model in voters])
         return votes.logsumexp(0) - math.log(len(voters))
 
-    # -- the active clients' models ----------------------------------------------------------------------------------
+    # -- mode `clients`: the cohort's models -------------------------------------------------------------------------
 
     def end(self, client):
-        """The model once more, since the average has it only in a sum; it is sent once."""
+        """The client's model as metadata: it is uploaded anyway, but the server sees only the sum over the clients."""
         return Upload(metadata={"model": client.model.weights.clone()}) if self.mode == "clients" else None
 
     def update(self, server, uploads):
         if self.mode == "clients" and uploads.each:
             server.weights[1:] = [np.array(each["model"]) for _, each in uploads.each]
 
-    # -- M models ----------------------------------------------------------------------------------------------------
+    # -- mode `models`: M global models ------------------------------------------------------------------------------
 
     def setup(self, server):
-        """Further models, each from an initialisation of its own."""
+        """Add M − 1 models to the server's, each with its own initialisation."""
         data = server.data
         for i in range(1, self.models) if self.mode == "models" else ():
             seed = int(server.stream(f"{self.name}/init/{i}").integers(2**63))
@@ -65,7 +70,7 @@ class FedEnsemble(Part):
             server.weights.append(to_host(FlatModel(module.eval(), server.device).weights))
 
     def route(self, server, t, clients):
-        """In M rounds every client trains every model once, in every round each model has its share of the clients."""
+        """Every client trains every model once in M rounds; each round spreads the clients evenly over the models."""
         if self.mode == "clients":
             return None
         cycle, turn = divmod(t - 1, self.models)

@@ -1,6 +1,7 @@
-"""FedGAN: one conditional GAN, trained by federated averaging before the first round, whose images all train on."""
+"""FedGAN: clients also train on images from one conditional GAN, trained by federated averaging before round 1."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,13 +13,19 @@ from raysim.methods.common.mixed_training import MixedTraining
 from raysim.methods.common.wgan import Gan, GanPart, to_unit
 from raysim.settings import setting
 from raysim.tensors import to_host
+from raysim.training.client import Client
+
+if TYPE_CHECKING:
+    from raysim.engine.server import Server
 
 
 @dataclass(frozen=True)
 class FedGAN(MixedTraining, GanPart):
-    """FedGAN: α·CE(real) + (1 − α)·CE(synthetic), with images of one conditional GAN that all clients trained."""
+    """FedGAN: α·CE(real) + (1 − α)·CE(synthetic), with images from one conditional GAN trained by all clients."""
 
-    alpha: float = setting(0.5, "weight of the real data, not the synthetic (as in HFMDS-FL)", minimum=0, maximum=1)
+    alpha: float = setting(
+        0.5, "weight of the loss on real images; synthetic ones have 1 − α (as in HFMDS-FL)", minimum=0, maximum=1
+    )
 
     # -- before the first round: rounds of the GAN, then images ----------------------------------------------------
 
@@ -27,7 +34,7 @@ class FedGAN(MixedTraining, GanPart):
             seed = int(server.stream(f"{self.name}/init").integers(2**63))
             gan = Gan(self, server.data.shape, server.data.classes, server.device, seed=seed)
             server.state[self.name] = gan.state()
-            del server.state[self.name]["adam"]  # the clients' are fresh in every round
+            del server.state[self.name]["adam"]  # the clients start with fresh moments in every GAN round
 
     def exchange(self, server, t, i):
         return "all" if self.pool and t == 1 and i < self.gan_rounds else None
@@ -38,8 +45,8 @@ class FedGAN(MixedTraining, GanPart):
     def reply(self, clients):
         return [self.trained(client) for client in clients]
 
-    def trained(self, client) -> Upload:
-        """A round of the GAN at a client; weights and counts of labels add up to the average."""
+    def trained(self, client: Client) -> Upload:
+        """The upload of a client that trained the GAN for one round: weighted networks to average, and label counts."""
         state = client.broadcast[self.name]
         gan = Gan(self, client.x.shape[1:], client.classes, client.y.device, state)
         labels = F.one_hot(client.y, client.classes).float()
@@ -54,20 +61,20 @@ class FedGAN(MixedTraining, GanPart):
     def receive(self, server, replies):
         if not replies.sum:
             return  # every client was skipped
-        held, weight = server.state[self.name], replies.sum["weight"]
-        held |= {name: replies.sum[name] / weight for name in ("generator", "critic")}
-        held["done"] += self.gan_steps
-        if held["done"] == self.gan_rounds * self.gan_steps:
+        state, weight = server.state[self.name], replies.sum["weight"]
+        state |= {name: replies.sum[name] / weight for name in ("generator", "critic")}
+        state["done"] += self.gan_steps
+        if state["done"] == self.gan_rounds * self.gan_steps:
             self.share_images(server, replies.sum["counts"])
-            self.note_privacy(server, [sent for _, sent in replies.each])
+            self.note_privacy(server, [upload for _, upload in replies.each])
 
-    def share_images(self, server, counts) -> None:
-        """As many of each class that somebody has; the GAN is not needed any more."""
+    def share_images(self, server: "Server", counts: torch.Tensor) -> None:
+        """Share generated images, equally many of every class that some client has, and drop the GAN from the state."""
         gan = Gan(self, server.data.shape, len(counts), server.device, server.state[self.name])
         server.state[self.name] = {}
         present = np.flatnonzero(to_host(counts))
         labels = present[np.arange(self.pool) % len(present)]
         given = F.one_hot(torch.from_numpy(labels), len(counts)).float().to(server.device)
-        made = gan.sample(given, server.stream(f"{self.name}/pool"))
-        made = to_host(server.scale.from_unit(made))
-        server.share(self.name, make_table(made, labels, np.full(self.pool, SERVER), np.full(self.pool, server.t)))
+        generated = gan.sample(given, server.stream(f"{self.name}/pool"))
+        images = to_host(server.scale.from_unit(generated))
+        server.share(self.name, make_table(images, labels, np.full(self.pool, SERVER), np.full(self.pool, server.t)))

@@ -1,4 +1,4 @@
-"""FedGen (Zhu et al., 2021): a generator of features from the server, trained on the clients' heads alone."""
+"""FedGen (Zhu et al., 2021): a feature generator at the server, trained on the clients' heads alone."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -8,9 +8,9 @@ from raysim.methods.fedpa import FedPA
 
 @dataclass(frozen=True)
 class FedGen(FedPA):
-    """FedGen: the head trained on features from the server's generator; FedPA without prototypes."""
+    """FedGen: a head also trained on features from the server's generator; FedPA without prototypes."""
 
-    # What makes it FedGen is no setting.
+    # Fixed, and so no settings: these values make FedPA into FedGen.
     lambda_po: float = field(default=0.0, init=False)
     lambda_po_floor: float = field(default=0.0, init=False)
     gamma_ad: float = field(default=0.0, init=False)

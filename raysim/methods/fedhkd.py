@@ -1,26 +1,30 @@
 """FedHKD (Chen et al., 2023): clients learn from the mean features and soft predictions of every class."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from raysim.methods.base import Part, Upload
 from raysim.methods.common.feature_generator import prototype_distance
 from raysim.methods.common.features import class_means, class_sums
 from raysim.settings import setting
+from raysim.training.client import Client
 
 
 @dataclass(frozen=True)
 class FedHKD(Part):
-    """FedHKD: per-class mean features and soft predictions, averaged by the server, as targets."""
+    """FedHKD: per-class mean features and soft predictions, averaged by the server, as targets for the clients."""
 
     lambda_q: float = setting(0.05, "weight of the head's distance to the soft predictions (λ)", minimum=0)
     gamma_h: float = setting(0.05, "weight of the features' distance to the mean features (γ)", minimum=0)
-    temperature: float = setting(0.5, "of the soft predictions (T)", above=0)
-    noise: float = setting(0.0, "standard deviation of noise on a client's mean features", minimum=0)
+    temperature: float = setting(0.5, "temperature of the soft predictions (T)", above=0)
+    noise: float = setting(0.0, "standard deviation of the noise added to a client's mean features", minimum=0)
 
-    # -- client: what the server sent is empty in the first round ----------------------------------------------------
+    # -- client; the broadcast is empty in the first round -----------------------------------------------------------
 
     def loss(self, client, step):
         real = len(step.real_y)
@@ -29,17 +33,20 @@ class FedHKD(Part):
     def fused_loss(self, clients, step):
         features = step.features[:, : step.real_y.shape[1]]
 
-        def heads(means):
+        def heads(means: Tensor) -> Tensor:
             return step.model.head(means.expand(len(clients), -1, -1))
 
         return self.term(clients[0], heads, features, step.real_y, step.real_share)
 
-    def term(self, client, head, features, labels, share):
-        """λ·mean_c‖softmax(d(H^c)/T) − Q^c‖ + γ·mean‖e(x) − H^y‖, the first over the classes that have both."""
-        sent, size, total = client.broadcast[self.name], features.shape[-1], None
-        if not sent:
+    def term(
+        self, client: Client, head: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, share: Tensor | float
+    ) -> Tensor | None:
+        """λ·mean_c‖softmax(d(H^c)/T) − Q^c‖ + γ·mean‖e(x) − H^y‖, the first over the classes with known H and Q."""
+        broadcast, size, total = client.broadcast[self.name], features.shape[-1], None
+        if not broadcast:
             return None
-        known, means, predictions = sent["known"], sent["prototypes"][:, :size], sent["prototypes"][:, size:]
+        known, prototypes = broadcast["known"], broadcast["prototypes"]
+        means, predictions = prototypes[:, :size], prototypes[:, size:]
         if self.lambda_q:
             apart = torch.linalg.vector_norm(self.soften(head(means)) - predictions, dim=-1)
             total = self.lambda_q * (apart * known).sum(-1) / known.sum()
@@ -48,23 +55,26 @@ class FedHKD(Part):
             total = apart if total is None else total + apart
         return total
 
-    def soften(self, logits):
+    def soften(self, logits: Tensor) -> Tensor:
+        """The softmax of the logits at the part's temperature."""
         return (logits / self.temperature).softmax(-1)
 
     @torch.no_grad()
     def end(self, client):
-        """H and Q times their counts, side by side, which add up to the averages by counts."""
+        """Upload H and Q times their counts, side by side, so that their sums give averages weighted by counts."""
         if not (self.lambda_q or self.gamma_h):
             return None
-        held = [class_sums(self.knowledge(client.model.module, x), y, client.classes) for x, y in client.everything()]
-        sums, counts = (sum(column) for column in zip(*held, strict=True))
+        module, classes = client.model.module, client.classes
+        batches = [class_sums(self.knowledge(module, x), y, classes) for x, y in client.everything()]
+        sums, counts = (sum(column) for column in zip(*batches, strict=True))
         if self.noise:
-            size = client.classes, client.model.module.feature_size
+            size = classes, module.feature_size
             noise = client.stream(f"{self.name}/noise").standard_normal(size, dtype=np.float32)
             sums[:, : size[1]] += self.noise * counts[:, None] * torch.from_numpy(noise).to(sums.device)
         return Upload(sum={"knowledge": sums, "counts": counts})
 
-    def knowledge(self, module, x):
+    def knowledge(self, module: Any, x: Tensor) -> Tensor:
+        """The features of x, followed by its soft predictions where these are used."""
         features = module.features(x)
         return torch.cat([features, self.soften(module.head(features))], 1) if self.lambda_q else features
 
@@ -74,7 +84,7 @@ class FedHKD(Part):
         return server.state[self.name]
 
     def update(self, server, uploads):
-        """Averages by counts; a class nobody had keeps its last."""
+        """Average H and Q by counts; a class without samples keeps its last."""
         if uploads.sum:
             before = server.state[self.name]
             server.state[self.name] = class_means(uploads.sum["knowledge"], uploads.sum["counts"], before)

@@ -1,12 +1,14 @@
-"""FedMix (Yoon et al., 2021): NaiveMix's loss to first order in λ, so that no image is mixed itself."""
+"""FedMix (Yoon et al., 2021): the loss of NaiveMix expanded to first order in λ, so that no image is mixed."""
 
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from raysim.errors import InputError
 from raysim.methods.naivemix import NaiveMix
+from raysim.training.client import Client
 from raysim.training.fused import cross_entropies, pad
 
 
@@ -24,8 +26,8 @@ class FedMix(NaiveMix):
         if config.compile != "no":
             raise InputError("--method fedmix differentiates twice, which --compile cannot; leave one out")
 
-    def mix(self, client, x, y, mean_x, mean_y):
-        """The network's input, (1−λ)x; the first term is then (1−λ) times the step's own cross-entropy."""
+    def mix(self, client: Client, x: Tensor, y: Tensor, mean_x: Tensor, mean_y: Tensor) -> tuple[Tensor, Tensor]:
+        """The batch (1−λ)x, y; the first term of the loss is then (1−λ) times the step's own cross-entropy."""
         client.scratch[self.name]["means"] = mean_x, mean_y
         return ((1 - self.ratio) * x).requires_grad_(), y
 
@@ -33,7 +35,7 @@ class FedMix(NaiveMix):
         return 1.0 if client.shared.get(self.name) is None else 1 - self.ratio
 
     def loss(self, client, step):
-        """The second and the third term; the derivative is that by the network's input."""
+        """The second and the third term of the loss; the derivative is with respect to the network's input, (1−λ)x."""
         if client.shared.get(self.name) is None:
             return None
         mean_x, mean_y = client.scratch[self.name]["means"]

@@ -1,95 +1,115 @@
-"""FedPA (TDSC 2024): a generator of features and global prototypes, both from the server, regularise the clients."""
+"""FedPA (TDSC 2024): a feature generator and global prototypes from the server regularise the clients' training."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
-from raysim.methods.base import Part, Upload
+from raysim.methods.base import Part, Upload, Uploads
 from raysim.methods.common import feature_generator as gen
 from raysim.methods.common.features import class_means, class_sums
 from raysim.settings import setting
+from raysim.training.client import Client
 from raysim.training.fused import cross_entropies, pad
+
+if TYPE_CHECKING:
+    from raysim.engine.server import Server
 
 
 @dataclass(frozen=True)
 class FedPA(Part):
-    """FedPA: features aligned with global prototypes, the head trained on hard generated features."""
+    """FedPA: features aligned with global prototypes, and a head also trained on hard generated features."""
 
-    lambda_ge: float = setting(25.0, "weight of CE on generated features; 0: no generator (λ_ge, eq. 12)", minimum=0)
-    lambda_ge_floor: float = setting(0.0, "its lowest value", minimum=0)
+    lambda_ge: float = setting(
+        25.0, "weight of the loss on generated features; 0: no generator (λ_ge, eq. 12)", minimum=0
+    )
+    lambda_ge_floor: float = setting(0.0, "lowest value of lambda_ge", minimum=0)
     lambda_po: float = setting(5.0, "weight of the distance to the prototypes (λ_po, eq. 12)", minimum=0)
-    lambda_po_floor: float = setting(0.15, "its lowest value", minimum=0)
-    gamma_fid: float = setting(25.0, "generator: weight of fidelity, the clients' heads' CE (γ_fid, eq. 8)", minimum=0)
-    gamma_fid_floor: float = setting(0.0, "its lowest value", minimum=0)
-    decay: float = setting(0.98, "factor per round of the three", minimum=0)
-    gamma_div: float = setting(1.0, "generator: weight of diversity (γ_div, eq. 8)", minimum=0)
-    gamma_ad: float = setting(0.15, "generator: reward of distance from the prototypes (γ_ad, eq. 8)", minimum=0)
-    pairs: Literal["same", "different", "all"] = setting("same", "labels of the pairs to keep apart (eq. 7: same)")
-    gen_steps: int = setting(50, "generator's steps per round; not in the paper", minimum=1)
+    lambda_po_floor: float = setting(0.15, "lowest value of lambda_po", minimum=0)
+    gamma_fid: float = setting(
+        25.0,
+        "weight of fidelity, the cross-entropy of the clients' heads, in the generator's loss (γ_fid, eq. 8)",
+        minimum=0,
+    )
+    gamma_fid_floor: float = setting(0.0, "lowest value of gamma_fid", minimum=0)
+    decay: float = setting(0.98, "factor per round on the weights that have a lowest value", minimum=0)
+    gamma_div: float = setting(1.0, "weight of diversity in the generator's loss (γ_div, eq. 8)", minimum=0)
+    gamma_ad: float = setting(
+        0.15, "reward for distance from the prototypes in the generator's loss (γ_ad, eq. 8)", minimum=0
+    )
+    pairs: Literal["same", "different", "all"] = setting(
+        "same", "labels of the pairs that diversity keeps apart (eq. 7: same)"
+    )
+    gen_steps: int = setting(50, "steps of the generator per round; not given in the paper", minimum=1)
     gen_batch: int = setting(32, "features per step of the generator (B, eq. 5)", minimum=2)
-    gen_lr: float = setting(3e-4, "of the generator's Adam (η_2)", above=0)
-    gen_lr_decay: float = setting(1.0, "its factor per round", above=0)
-    gen_weight_decay: float = setting(0.0, "of the generator's Adam", minimum=0)
-    noise: int = setting(32, "size of the generator's noise (z, eq. 4)", minimum=1)
+    gen_lr: float = setting(3e-4, "learning rate of the generator's Adam (η_2)", above=0)
+    gen_lr_decay: float = setting(1.0, "factor per round on the generator's learning rate", above=0)
+    gen_weight_decay: float = setting(0.0, "weight decay of the generator's Adam", minimum=0)
+    noise: int = setting(32, "size of the generator's noise vector (z, eq. 4)", minimum=1)
 
     def at(self, weight: str, t: int) -> float:
-        """A decaying weight in round t; one that starts at 0 is off, whatever its floor."""
+        """The value of a decaying weight in round t; a weight that starts at 0 stays 0, whatever its floor."""
         start = getattr(self, weight)
         return max(getattr(self, f"{weight}_floor"), start * self.decay ** (t - 1)) if start else 0.0
 
     @property
     def aligns(self) -> bool:
+        """Whether prototypes are needed, by the clients' loss or by the generator's."""
         return bool(self.lambda_po or (self.lambda_ge and self.gamma_ad))
 
-    # What the authors' published code does in another way: fedpa_reference.py.
+    # These two, and `draw`, differ in the authors' published code: fedpa_reference.py overrides them.
     distance = staticmethod(gen.prototype_distance)
     fidelity = staticmethod(gen.fidelity)
 
-    def draw(self, stream, counts, size):
-        """Noise and labels for the generator; the labels from p̃(y)."""
+    def draw(self, stream: np.random.Generator, counts: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """Noise and labels as the generator's input, the labels drawn from p̃(y)."""
         return gen.draw_inputs(stream, counts, size, self.noise)
 
-    # -- client: what the server sent is empty in the first round ----------------------------------------------------
+    # -- client; the broadcast is empty in the first round -----------------------------------------------------------
 
     def begin(self, client):
         client.scratch[self.name] = {"made": self.generated(client)}
 
-    def generated(self, client):
-        """Batch after batch of (features, labels) from the generator as it was sent, in evaluation mode."""
-        sent, size, stream = client.broadcast[self.name], client.config.batch_size, client.stream(f"{self.name}/noise")
-        model = gen.for_classifier(client.model, self.noise, sent["generator"])
+    def generated(self, client: Client) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield batches of (features, labels) from the broadcast generator, in evaluation mode."""
+        broadcast, size = client.broadcast[self.name], client.config.batch_size
+        stream = client.stream(f"{self.name}/noise")
+        model = gen.for_classifier(client.model, self.noise, broadcast["generator"])
         while True:
-            made, labels = gen.make(model, *self.draw(stream, sent["counts"], gen.BLOCK * size))
-            yield from zip(made.split(size), labels.split(size), strict=True)
+            features, labels = gen.make(model, *self.draw(stream, broadcast["counts"], gen.BLOCK * size))
+            yield from zip(features.split(size), labels.split(size), strict=True)
 
     def loss(self, client, step):
         """λ_ge·L_ge (eq. 11) + λ_po·L_po (eq. 10)."""
-        sent, terms = client.broadcast[self.name], []
-        if "generator" in sent and (weight := self.at("lambda_ge", client.t)):
-            made, labels = next(client.scratch[self.name]["made"])
-            terms.append(weight * F.cross_entropy(client.model.module.head(made), labels))
-        if "prototypes" in sent and (weight := self.at("lambda_po", client.t)):
+        broadcast, terms = client.broadcast[self.name], []
+        if "generator" in broadcast and (weight := self.at("lambda_ge", client.t)):
+            generated, labels = next(client.scratch[self.name]["made"])
+            terms.append(weight * F.cross_entropy(client.model.module.head(generated), labels))
+        if "prototypes" in broadcast and (weight := self.at("lambda_po", client.t)):
             features = step.features[: len(step.real_y)]
-            terms.append(weight * self.distance(features, step.real_y, sent["prototypes"], sent["known"]).mean())
+            distances = self.distance(features, step.real_y, broadcast["prototypes"], broadcast["known"])
+            terms.append(weight * distances.mean())
         return sum(terms) if terms else None
 
     def fused_loss(self, clients, step):
-        """The same, a value per client."""
-        sent, t, terms = clients[0].broadcast[self.name], clients[0].t, []
-        if "generator" in sent and (weight := self.at("lambda_ge", t)):
-            made, labels, share = pad([next(client.scratch[self.name]["made"]) for client in clients])
-            terms.append(weight * cross_entropies(step.model.head(made), labels, share))
-        if "prototypes" in sent and (weight := self.at("lambda_po", t)):
+        """λ_ge·L_ge (eq. 11) + λ_po·L_po (eq. 10), one value per client."""
+        broadcast, t, terms = clients[0].broadcast[self.name], clients[0].t, []
+        if "generator" in broadcast and (weight := self.at("lambda_ge", t)):
+            generated, labels, share = pad([next(client.scratch[self.name]["made"]) for client in clients])
+            terms.append(weight * cross_entropies(step.model.head(generated), labels, share))
+        if "prototypes" in broadcast and (weight := self.at("lambda_po", t)):
             features = step.features[:, : step.real_y.shape[1]]
-            distances = self.distance(features, step.real_y, sent["prototypes"], sent["known"])
+            distances = self.distance(features, step.real_y, broadcast["prototypes"], broadcast["known"])
             terms.append(weight * (distances * step.real_share).sum(1))
         return sum(terms) if terms else None
 
     @torch.no_grad()
     def end(self, client):
-        """Local prototypes (eq. 2) times their counts, which add up to eq. 3; the head for eq. 5."""
+        """Upload local prototypes (eq. 2) times their counts, which add up to eq. 3, and the head for eq. 5."""
         if not (self.lambda_ge or self.lambda_po):
             return None
         module, counts = client.model.module, F.one_hot(client.y, client.classes).sum(0)
@@ -113,7 +133,7 @@ class FedPA(Part):
         return {name: server.state[self.name][name] for name in wanted} if "counts" in server.state[self.name] else {}
 
     def update(self, server, uploads):
-        """Prototypes by counts (eq. 3), where a class nobody had keeps its last; then the generator's training."""
+        """Average the prototypes by counts (eq. 3); a class without samples keeps its last. Train the generator."""
         if not uploads.sum:
             return
         state = server.state[self.name]
@@ -123,24 +143,28 @@ class FedPA(Part):
         if self.lambda_ge:
             self.update_generator(server, uploads)
 
-    def update_generator(self, server, uploads):
+    def update_generator(self, server: "Server", uploads: Uploads) -> None:
         """Minimise γ_fid·L_fid + γ_div·L_div − γ_ad·L_ad (eq. 8) with this round's prototypes and label counts."""
-        state, losses = server.state[self.name], {}
+        state = server.state[self.name]
+        losses: dict[str, tuple[float, gen.Loss]] = {}
         if weight := self.at("gamma_fid", server.t):
-            heads, biases, held = (uploads.stacked(key, server.device) for key in ("head", "bias", "counts"))
-            shares = held / held.sum(0).clamp(min=1)
-            losses["fid"] = weight, lambda made, y, z: self.fidelity(made, y, heads, biases, shares)
+            heads, biases, counts = (uploads.stacked(key, server.device) for key in ("head", "bias", "counts"))
+            shares = counts / counts.sum(0).clamp(min=1)
+            losses["fid"] = weight, lambda h, y, z: self.fidelity(h, y, heads, biases, shares)
         if self.gamma_div:
-            losses["div"] = self.gamma_div, lambda made, y, z: gen.diversity(made, y, z, self.pairs)
+            losses["div"] = self.gamma_div, lambda h, y, z: gen.diversity(h, y, z, self.pairs)
         if self.gamma_ad and "prototypes" in state:
             losses["ad"] = -self.gamma_ad, lambda h, y, z: self.distance(h, y, state["prototypes"], state["known"])
-        untrained = gen.measure(*self.sample_features(server), "generator.untrained_") if server.t == 1 else {}
+        if server.t == 1:
+            features, labels = self.sample_features(server)
+            server.metrics |= gen.measure(features, labels, "generator.untrained_")
         model = gen.for_classifier(server.model, self.noise, state["generator"])
         inputs = self.draw(server.stream(f"{self.name}/noise"), state["counts"], self.gen_steps * self.gen_batch)
         adam = {"lr": self.gen_lr * self.gen_lr_decay ** (server.t - 1), "weight_decay": self.gen_weight_decay}
-        trained = gen.train_generator(model, state["adam"], adam, inputs, self.gen_batch, losses)
+        server.metrics |= gen.train_generator(model, state["adam"], adam, inputs, self.gen_batch, losses)
         state["generator"] = model.weights
-        server.metrics |= untrained | trained | gen.measure(*self.sample_features(server), "generator.")
+        features, labels = self.sample_features(server)
+        server.metrics |= gen.measure(features, labels, "generator.")
 
     def sample_features(self, server, count=gen.MEASURED):
         if not self.lambda_ge:

@@ -1,9 +1,11 @@
-"""FedPA as its authors' published code has it, where that departs from the paper: the paper's figures come from it."""
+"""FedPA as in its authors' published code where that departs from the paper, whose figures come from the code."""
 
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from raysim.methods.base import Upload
@@ -13,13 +15,13 @@ from raysim.methods.fedpa import FedPA
 from raysim.settings import setting
 
 
-def squared_distance(features, labels, prototypes, known):
-    """Each sample's mean squared error over the dimensions; a class without prototype adds nothing."""
+def squared_distance(features: Tensor, labels: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
+    """Each sample's squared distance to its label's prototype, averaged over dimensions; 0 for a class without one."""
     return (features - prototypes[labels]).square().mean(-1) * known[labels]
 
 
-def collapsed_fidelity(made, labels, heads, biases, shares):
-    """Summed over the clients: the mean of the cross-entropies times the mean of the shares."""
+def collapsed_fidelity(made: Tensor, labels: Tensor, heads: Tensor, biases: Tensor, shares: Tensor) -> Tensor:
+    """The sum over the clients of the head's mean cross-entropy times the client's mean share of the labels."""
     logits = made @ heads.mT + biases[:, None]
     losses = F.cross_entropy(logits.flatten(0, 1), labels.repeat(len(heads)), reduction="none")
     return (losses.view(len(heads), -1).mean(1) * shares[:, labels].mean(1)).sum()
@@ -29,18 +31,18 @@ def collapsed_fidelity(made, labels, heads, biases, shares):
 class FedPAReference(FedPA):
     """FedPA as in its authors' code: squared distances, uniform noise and labels, prototypes from the local steps."""
 
-    lambda_ge_floor: float = setting(1e-4, "its lowest value", minimum=0)
-    lambda_po_floor: float = setting(1e-4, "its lowest value", minimum=0)
-    gamma_fid_floor: float = setting(1e-4, "its lowest value", minimum=0)
-    pairs: Literal["same", "different", "all"] = setting("different", "labels of the pairs to keep apart")
-    gen_lr_decay: float = setting(0.98, "its factor per round", above=0)
-    gen_weight_decay: float = setting(1e-2, "of the generator's Adam", minimum=0)
+    lambda_ge_floor: float = setting(1e-4, "lowest value of lambda_ge", minimum=0)
+    lambda_po_floor: float = setting(1e-4, "lowest value of lambda_po", minimum=0)
+    gamma_fid_floor: float = setting(1e-4, "lowest value of gamma_fid", minimum=0)
+    pairs: Literal["same", "different", "all"] = setting("different", "labels of the pairs that diversity keeps apart")
+    gen_lr_decay: float = setting(0.98, "factor per round on the generator's learning rate", above=0)
+    gen_weight_decay: float = setting(1e-2, "weight decay of the generator's Adam", minimum=0)
 
     distance = staticmethod(squared_distance)
     fidelity = staticmethod(collapsed_fidelity)
 
-    def draw(self, stream, counts, size):
-        """Uniform noise, every label the federation has equally likely."""
+    def draw(self, stream: np.random.Generator, counts: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """Uniform noise, and labels drawn uniformly from the classes that have been seen."""
         return gen.draw_inputs(stream, counts > 0, size, self.noise, uniform=True)
 
     def begin(self, client):
@@ -50,11 +52,11 @@ class FedPAReference(FedPA):
         client.scratch[self.name]["counts"] = torch.zeros(client.classes, device=client.y.device)
 
     def loss(self, client, step):
-        now = client.scratch[self.name]
+        scratch = client.scratch[self.name]
         if self.lambda_ge or self.lambda_po:
             sums, counts = class_sums(step.features.detach()[: len(step.real_y)], step.real_y, client.classes)
-            now["features"] += sums
-            now["counts"] += counts
+            scratch["features"] += sums
+            scratch["counts"] += counts
         return super().loss(client, step)
 
     def fused_loss(self, clients, step):
@@ -65,24 +67,24 @@ class FedPAReference(FedPA):
         return super().fused_loss(clients, step)
 
     def end(self, client):
-        """Prototypes are means over the local steps, as the model was then; label counts start at 1."""
+        """Upload features summed over the local steps, as the model was then, and the head with counts plus 1."""
         if not (self.lambda_ge or self.lambda_po):
             return None
-        now, head = client.scratch[self.name], client.model.module.head
-        upload = Upload(sum={"counts": now["counts"]})
+        scratch, head = client.scratch[self.name], client.model.module.head
+        upload = Upload(sum={"counts": scratch["counts"]})
         if self.aligns:
-            upload.sum["features"] = now["features"]
+            upload.sum["features"] = scratch["features"]
         if self.lambda_ge and self.gamma_fid:
             weight, bias = head.weight.detach().clone(), head.bias.detach().clone()
-            upload.each = {"head": weight, "bias": bias, "counts": 1 + now["counts"]}
+            upload.each = {"head": weight, "bias": bias, "counts": 1 + scratch["counts"]}
         return upload
 
     def update(self, server, uploads):
-        """The generator first, with the last round's prototypes, so none in the first round."""
+        """Train the generator with the previous round's prototypes (in the first round without), then update these."""
         if not uploads.sum:
             return
         state = server.state[self.name]
-        state["counts"] = uploads.sum["counts"] + state.get("counts", 0)  # what the federation has shown so far
+        state["counts"] = uploads.sum["counts"] + state.get("counts", 0)  # of all rounds so far
         if self.lambda_ge:
             self.update_generator(server, uploads)
         if self.aligns:

@@ -1,4 +1,4 @@
-"""FixMatch (Sohn et al., 2020) at every client: an image changed much is to be taken for what it is, changed little."""
+"""FixMatch (Sohn et al., 2020) at every client: predictions are to agree under weak and strong augmentation."""
 
 from dataclasses import dataclass
 
@@ -13,14 +13,16 @@ from raysim.settings import setting
 
 @dataclass(frozen=True)
 class FixMatch(Part):
-    """FixMatch: consistency of the predictions for a client's unlabelled images (--labelled) under augmentation.
+    """FixMatch: predictions for unlabelled images (--labelled) that agree under weak and strong augmentation.
 
-    Without --labelled, of all its images.
+    Without --labelled, all images of the client serve as the unlabelled ones.
     """
 
-    lambda_u: float = setting(1.0, "weight of the unlabelled images' term; 0: no augmentation either (λ_u)", minimum=0)
-    threshold: float = setting(0.95, "probability above which a pseudo-label counts (τ)", minimum=0, maximum=1)
-    flip: bool = setting(True, "whether weak augmentation flips images; not for digits")
+    lambda_u: float = setting(
+        1.0, "weight of the loss on unlabelled images; 0: no augmentation either (λ_u)", minimum=0
+    )
+    threshold: float = setting(0.95, "probability above which a pseudo-label is used (τ)", minimum=0, maximum=1)
+    flip: bool = setting(True, "flip images in weak augmentation; give false for digits")
 
     def begin(self, client):
         has_some = client.unlabelled is not None and len(client.unlabelled)
@@ -36,15 +38,15 @@ class FixMatch(Part):
         return (weak(x, client.scratch[self.name]["labelled"], self.flip), y) if self.lambda_u else (x, y)
 
     def loss(self, client, step):
-        """λ_u times the mean, over all of the batch, of what the sure ones lose."""
+        """λ_u times the cross-entropy of the images with a confident pseudo-label, divided by the size of the batch."""
         if not self.lambda_u:
             return None
-        now, module = client.scratch[self.name], client.model.module
-        rows = now["rows"].integers(len(now["images"]), size=client.config.unlabelled_batch)
-        x = now["images"][torch.from_numpy(rows).to(client.y.device)]
+        scratch, module = client.scratch[self.name], client.model.module
+        rows = scratch["rows"].integers(len(scratch["images"]), size=client.config.unlabelled_batch)
+        x = scratch["images"][torch.from_numpy(rows).to(client.y.device)]
         with torch.no_grad():
-            top = module(weak(x, now["weak"], self.flip)).float().softmax(1).max(1)
+            top = module(weak(x, scratch["weak"], self.flip)).float().softmax(1).max(1)
         labels = pseudo_labels(top.indices, top.values, self.threshold)
-        changed = client.scale.from_pixels(strong(client.pixels(x), now["strong"]))
-        losses = F.cross_entropy(module(changed), labels, ignore_index=-1, reduction="sum")
+        augmented = client.scale.from_pixels(strong(client.pixels(x), scratch["strong"]))
+        losses = F.cross_entropy(module(augmented), labels, ignore_index=-1, reduction="sum")
         return self.lambda_u * losses / len(rows)

@@ -1,13 +1,19 @@
-"""MOON (Li et al., 2021): features are drawn to the global model's and away from those the client had before."""
+"""MOON (Li et al., 2021): features are drawn to the global model's and away from the client's previous model's."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from raysim.methods.base import Part
 from raysim.models.flat import FlatModel
 from raysim.settings import setting
+
+if TYPE_CHECKING:
+    from raysim.training.client import Client
 
 
 @dataclass(frozen=True)
@@ -15,43 +21,43 @@ class Moon(Part):
     """MOON: a contrastive term between the global model's features and the client's previous model's."""
 
     mu: float = setting(1.0, "weight of the contrastive term (μ)", minimum=0)
-    temperature: float = setting(0.5, "of the similarities (τ)", above=0)
+    temperature: float = setting(0.5, "temperature of the similarities (τ)", above=0)
 
     def begin(self, client):
-        """The two frozen models; none before the client has trained once."""
-        kept = client.state[self.name]
-        wanted = (client.model.weights, kept["previous"]) if kept else ()
-        client.scratch[self.name] = {"models": [frozen_features(client.model, weights) for weights in wanted]}
+        """Prepare the two frozen models, the global and the previous; none before the client has trained once."""
+        state = client.state[self.name]
+        both = (client.model.weights, state["previous"]) if state else ()
+        client.scratch[self.name] = {"models": [frozen_features(client.model, weights) for weights in both]}
 
     def loss(self, client, step):
         return self.term(client, step.x, step.features) if client.scratch[self.name]["models"] else None
 
     def fused_loss(self, clients, step):
-        """Client by client: every one has frozen models of its own. A client without a previous model adds 0."""
+        """The terms, computed client by client since each has its own frozen models; 0 without a previous model."""
         if not any(client.scratch[self.name]["models"] for client in clients):
             return None
         lengths = (step.share > 0).sum(1).tolist()
         each = zip(clients, step.x, step.features, lengths, strict=True)
         return torch.stack([self.term(client, x[:n], z[:n]) for client, x, z, n in each])
 
-    def term(self, client, x, z):
-        """μ·mean −log softmax of the similarities over τ, where the global model's is the right answer."""
+    def term(self, client: "Client", x: Tensor, z: Tensor) -> Tensor:
+        """μ times the mean of −log softmax(similarities ÷ τ) at the global model, for features z; 0 without models."""
         if not (models := client.scratch[self.name]["models"]):
             return z.new_zeros(())
         near, far = (F.cosine_similarity(z, features(x), dim=1) for features in models)
-        return self.mu * F.softplus((far - near) / self.temperature).mean()  # log(1 + exp): softmax of two
+        return self.mu * F.softplus((far - near) / self.temperature).mean()  # −log softmax of two is log(1 + exp)
 
     def end(self, client):
         if self.mu:
             client.state[self.name] = {"previous": client.model.weights.clone()}
 
 
-def frozen_features(model: FlatModel, weights: torch.Tensor):
-    """x -> features by a model of its own with these weights, in evaluation mode and without gradient."""
+def frozen_features(model: FlatModel, weights: Tensor) -> Callable[[Tensor], Tensor]:
+    """The function x -> features of a copy of the model with these weights, in evaluation mode and without gradient."""
     module = model.frozen(weights).module
 
     @torch.no_grad()
-    def features(x: torch.Tensor) -> torch.Tensor:
+    def features(x: Tensor) -> Tensor:
         return module.features(x)
 
     return features

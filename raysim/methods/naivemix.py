@@ -1,9 +1,11 @@
-"""NaiveMix (Yoon et al., 2021): local images are mixed with means of other clients' images."""
+"""NaiveMix (Yoon et al., 2021): local images are mixed with means of images that clients share."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from raysim.data.synthetic_tables import extended, gathered
@@ -11,13 +13,18 @@ from raysim.methods.base import Part, Upload
 from raysim.privacy.psnr import psnr
 from raysim.settings import setting
 
+if TYPE_CHECKING:
+    from raysim.training.client import Client
+
 
 @dataclass(frozen=True)
 class NaiveMix(Part):
-    """NaiveMix: mixup with means of M images and labels, which all clients share before the first round."""
+    """NaiveMix: mixup with means of M images and of their labels, which all clients share before the first round."""
 
     mean_of: int = setting(2, "samples in each shared mean (M)", minimum=2)
-    ratio: float = setting(0.1, "share of the mean in what is trained on; 0: none is shared (λ)", minimum=0, maximum=1)
+    ratio: float = setting(
+        0.1, "weight of the shared mean in a mixture; 0: no means are shared (λ)", minimum=0, maximum=1
+    )
 
     # -- before the first round --------------------------------------------------------------------------------------
 
@@ -27,13 +34,13 @@ class NaiveMix(Part):
     def reply(self, clients):
         return [self.means(client) for client in clients]
 
-    def means(self, client) -> Upload:
-        """Means of M samples each; a rest of fewer stays out, as it would show more of them."""
+    def means(self, client: "Client") -> Upload:
+        """The client's upload: means of M samples each; a rest of fewer than M is left out, as it would reveal more."""
         count = client.samples // self.mean_of
         if count == 0:
             return Upload()
-        rows = client.stream(f"{self.name}/rows").permutation(client.samples)[: count * self.mean_of]
-        rows = torch.from_numpy(rows).to(client.y.device)
+        drawn = client.stream(f"{self.name}/rows").permutation(client.samples)[: count * self.mean_of]
+        rows = torch.from_numpy(drawn).to(client.y.device)
         images, labels = client.x[rows], F.one_hot(client.y[rows], client.classes).float()
         x, y = (values.unflatten(0, (count, self.mean_of)).mean(1) for values in (images, labels))
         similar = psnr(client.pixels(x).repeat_interleave(self.mean_of, 0), client.pixels(images))
@@ -41,7 +48,7 @@ class NaiveMix(Part):
 
     def receive(self, server, replies):
         server.metrics[f"{self.name}.means"] = sum(len(each["labels"]) for _, each in replies.each)
-        if replies.each:  # else every client was skipped, or has too few samples
+        if replies.each:  # otherwise every client was skipped, or has fewer than M samples
             server.share(self.name, extended(None, gathered(replies.each, server.t)))
             similar = np.concatenate([each["psnr"] for _, each in replies.each])
             server.metrics["psnr"] = server.metrics[f"{self.name}.psnr"] = float(similar.mean(dtype=np.float64))
@@ -56,7 +63,7 @@ class NaiveMix(Part):
             return x, y
         return self.mix(client, x, y, *client.draw_shared(table, client.scratch[self.name]["draw"], len(y)))
 
-    def mix(self, client, x, y, mean_x, mean_y):
-        """Each sample with a mean of its own."""
+    def mix(self, client: "Client", x: Tensor, y: Tensor, mean_x: Tensor, mean_y: Tensor) -> tuple[Tensor, Tensor]:
+        """The batch with every sample mixed with one shared mean."""
         y = F.one_hot(y, client.classes).float() if y.ndim == 1 else y
         return (1 - self.ratio) * x + self.ratio * mean_x, (1 - self.ratio) * y + self.ratio * mean_y

@@ -1,11 +1,15 @@
-"""SCAFFOLD (Karimireddy et al., 2020): control variates take the clients' drift out of every local step."""
+"""SCAFFOLD (Karimireddy et al., 2020): control variates correct the clients' drift in every local step."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from raysim.errors import InputError
 from raysim.methods.base import Part, Upload
+
+if TYPE_CHECKING:
+    from raysim.training.client import Client
 
 
 @dataclass(frozen=True)
@@ -16,18 +20,20 @@ class Scaffold(Part):
 
     def check(self, config):
         if config.optimizer != "sgd":
-            raise InputError("--method scaffold reads a client's gradient off the path of SGD; use --optimizer sgd")
+            raise InputError(
+                "--method scaffold reads a client's mean gradient off its steps of SGD; use --optimizer sgd"
+            )
 
     def begin(self, client):
-        sent, own = client.broadcast[self.name], client.state[self.name].get("c", 0)
-        client.scratch[self.name] = {"correction": sent["c"] - own} if sent else {}
+        broadcast, own = client.broadcast[self.name], client.state[self.name].get("c", 0)
+        client.scratch[self.name] = {"correction": broadcast["c"] - own} if broadcast else {}
 
     def loss(self, client, step):
-        """⟨c − c_k, w⟩; nothing was sent in the first round."""
-        if not (now := client.scratch[self.name]):
+        """⟨c − c_k, w⟩; None in the first round, whose broadcast is empty."""
+        if not (scratch := client.scratch[self.name]):
             return None
         pairs = zip(client.model.parameters, client.model.parameter_names, strict=True)
-        return sum((w * client.model.view(now["correction"], name)).sum() for w, name in pairs)
+        return sum((w * client.model.view(scratch["correction"], name)).sum() for w, name in pairs)
 
     def fused_loss(self, clients, step):
         if not clients[0].scratch[self.name]:
@@ -38,27 +44,27 @@ class Scaffold(Part):
         return sum((w * layout.view(corrections, name)).flatten(1).sum(1) for w, name in pairs)
 
     def end(self, client):
-        """c_k⁺ = c_k − c + (w_t − w_k)/A, of the parameters that are averaged; what it changed by is sent."""
+        """Set c_k⁺ = c_k − c + (w_t − w_k)/A, for the parameters that are averaged, and upload its change."""
         size = client.model.trainable
         gradient = (client.global_weights[:size] - client.model.weights[:size]) / path_length(client)
         if (personal := client.model.personal_mask(client.config.parts, client.t)) is not None:
             gradient[personal[:size]] = 0
-        own, sent = client.state[self.name].get("c", 0), client.broadcast[self.name].get("c", 0)
-        client.state[self.name] = {"c": own - sent + gradient}
-        return Upload(sum={"c": gradient - sent})
+        own, common = client.state[self.name].get("c", 0), client.broadcast[self.name].get("c", 0)
+        client.state[self.name] = {"c": own - common + gradient}
+        return Upload(sum={"c": gradient - common})
 
     def broadcast(self, server):
         return server.state[self.name]
 
     def update(self, server, uploads):
-        """c ← c + (|S|/K)·mean Δc_k."""
+        """Set c ← c + (|S|/K)·mean Δc_k."""
         if uploads.sum:
             before = server.state[self.name].get("c", 0)
             server.state[self.name] = {"c": before + uploads.sum["c"] / server.config.clients}
 
 
-def path_length(client) -> float:
-    """A: how far a gradient of 1 that never changes moves a weight in the client's steps; steps·η without momentum."""
+def path_length(client: "Client") -> float:
+    """A, the distance by which a constant gradient of 1 moves a weight in the local steps; steps·η without momentum."""
     velocity = moved = 0.0
     for _ in range(client.steps):
         velocity = client.config.momentum * velocity + 1  # (1 − β^j)/(1 − β) in step j

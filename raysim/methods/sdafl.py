@@ -1,9 +1,11 @@
-"""SDA-FL (Federated learning with GAN-based data synthesis for non-IID clients): all train on all clients' fakes."""
+"""SDA-FL (Federated learning with GAN-based data synthesis for non-IID clients): mixup with GAN images."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from raysim.data.synthetic_tables import column, images_of
@@ -12,21 +14,32 @@ from raysim.methods.common.client_gans import ClientGans
 from raysim.methods.common.pseudo_labels import UNLABELLED, draw_rows, mixed, predictions, pseudo_labels, soft
 from raysim.settings import setting
 from raysim.tensors import to_device, to_host
-from raysim.training.client import make_optimizer
+from raysim.training.client import Client, make_optimizer
 from raysim.training.fused import cross_entropies, pad
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from raysim.engine.server import Server
 
 
 @dataclass(frozen=True)
 class SDAFL(ClientGans):
     """SDA-FL: mixup with images from every client's own GAN, under pseudo-labels that are revised every round."""
 
-    threshold: float = setting(0.95, "probability above which a pseudo-label counts (τ)", minimum=0, maximum=1)
-    forget: bool = setting(False, "drop a label once its client's model is no longer sure; else it stays till revised")
-    label_rounds: int | None = setting(None, "first rounds in which labels are revised; none: all", minimum=1)
+    threshold: float = setting(0.95, "probability above which a pseudo-label is used (τ)", minimum=0, maximum=1)
+    forget: bool = setting(
+        False, "drop a pseudo-label once its client's model is unsure; otherwise it stays until revised"
+    )
+    label_rounds: int | None = setting(
+        None, "number of rounds, from the first, that revise pseudo-labels; none: all", minimum=1
+    )
     lambda_real: float = setting(1.0, "weight of the real images' cross-entropy (λ2, eq. 6)", minimum=0)
-    beta: float = setting(1.0, "of the mixture's share λ1 ~ Beta(β, β) (eq. 3)", above=0)
-    server_steps: int = setting(50, "updates of the global model on synthetic images, every round", minimum=0)
-    server_batch: int = setting(64, "images in each of them; its halves are mixed with each other", minimum=2)
+    beta: float = setting(1.0, "parameter of the mixture's λ1 ~ Beta(β, β) (eq. 3)", above=0)
+    server_steps: int = setting(50, "steps of the global model on synthetic images after each round", minimum=0)
+    server_batch: int = setting(
+        64, "synthetic images per server step, whose halves are mixed with each other", minimum=2
+    )
 
     # -- at the server, after averaging ----------------------------------------------------------------------------
 
@@ -34,25 +47,27 @@ class SDAFL(ClientGans):
         return {key: value for key, value in server.state[self.name].items() if key == "labels"}
 
     def update(self, server, uploads):
-        """The labels that clients gave their own images, then steps on those that have one."""
+        """Store the pseudo-labels that clients gave their own images, then train on the images that have one."""
         table, labels = server.shared.get(self.name), server.state[self.name].get("labels")
         if table is None:
             return
         for client, each in uploads.each:
-            sent = to_device(each, labels.device)
-            revised, rows = pseudo_labels(sent["labels"], sent["confidence"], self.threshold), own(table, client)
+            upload, rows = to_device(each, labels.device), own(table, client)
+            revised = pseudo_labels(upload["labels"], upload["confidence"], self.threshold)
             labels[rows] = revised if self.forget else torch.where(revised != UNLABELLED, revised, labels[rows])
         rows = np.flatnonzero(to_host(labels) != UNLABELLED)
         server.metrics[f"{self.name}.labelled"] = len(rows) / len(labels)
         if self.server_steps and len(rows):
             server.weights = [self.trained(server, weights, table, rows, labels) for weights in server.weights]
-        if server.t == server.config.rounds:  # for those who look at it afterwards
+        if server.t == server.config.rounds:  # so that the dataset is saved with its labels
             at = table.column_names.index("label")
             table = table.set_column(at, "label", [to_host(labels).astype(np.int64)])
             server.share(self.name, table, bytes_each=0)
 
-    def trained(self, server, weights, table, rows, labels) -> np.ndarray:
-        """A global model after steps on half a batch of synthetic images, in place of the real, and the other half."""
+    def trained(
+        self, server: "Server", weights: np.ndarray, table: "pa.Table", rows: np.ndarray, labels: Tensor
+    ) -> np.ndarray:
+        """A global model's weights after steps in which half a batch of synthetic images replaces the real ones."""
         model, draw = server.model, server.stream(f"{self.name}/steps")
         model.load(torch.from_numpy(weights))
         module = model.module.train()
@@ -82,16 +97,16 @@ class SDAFL(ClientGans):
         client.scratch[self.name] = {"rows": rows, "labels": labels, "draw": draw, "own": (own_rows, own_labels)}
 
     def batch(self, client, x, y):
-        """With the client's unlabelled images that have a pseudo-label; where λ2 is 0, only the mixture is wanted."""
-        now = client.scratch[self.name]
-        rows, labels = now["own"]
+        """The batch with pseudo-labelled images of the client added; where λ2 is 0, its mixture with synthetic ones."""
+        scratch = client.scratch[self.name]
+        rows, labels = scratch["own"]
         if len(rows):
-            drawn = torch.from_numpy(draw_rows(rows, now["draw"], client.config.unlabelled_batch)).to(x.device)
+            drawn = torch.from_numpy(draw_rows(rows, scratch["draw"], client.config.unlabelled_batch)).to(x.device)
             added = labels[drawn].long()
             y = torch.cat([y, added if y.ndim == 1 else soft(added, client.classes)])
             x = torch.cat([x, client.unlabelled[drawn]])
-        now["batch"] = x, y
-        return (x, y) if self.lambda_real or not len(now["rows"]) else self.mixture(client)
+        scratch["batch"] = x, y
+        return (x, y) if self.lambda_real or not len(scratch["rows"]) else self.mixture(client)
 
     def ce_weight(self, client):
         return self.lambda_real if self.lambda_real and len(client.scratch[self.name]["rows"]) else 1.0
@@ -103,22 +118,22 @@ class SDAFL(ClientGans):
         return F.cross_entropy(client.model.module(x), y)
 
     def fused_loss(self, clients, step):
-        if not self.lambda_real or not len(clients[0].scratch[self.name]["rows"]):  # the pool's labels are everyone's
+        if not self.lambda_real or not len(clients[0].scratch[self.name]["rows"]):  # as at all clients
             return None
         x, y, share = pad([self.mixture(client) for client in clients])
         return cross_entropies(step.model.head(step.model.features(x, share)), y, share)
 
-    def mixture(self, client):
-        """Eq. 3: λ1 of a synthetic batch and 1 − λ1 of the real one."""
-        now = client.scratch[self.name]
-        x, y = now["batch"]
-        rows = draw_rows(now["rows"], now["draw"], len(y))
-        made = to_device(images_of(client.shared[self.name])[rows], x.device)
-        labels = now["labels"][torch.from_numpy(rows)].long()
-        return mixed((made, labels), (x, y), now["draw"].beta(self.beta, self.beta), client.classes)
+    def mixture(self, client: Client) -> tuple[Tensor, Tensor]:
+        """The mixture of λ1 of a synthetic batch and 1 − λ1 of the real one (eq. 3)."""
+        scratch = client.scratch[self.name]
+        x, y = scratch["batch"]
+        rows = draw_rows(scratch["rows"], scratch["draw"], len(y))
+        synthetic = to_device(images_of(client.shared[self.name])[rows], x.device)
+        labels = scratch["labels"][torch.from_numpy(rows)].long()
+        return mixed((synthetic, labels), (x, y), scratch["draw"].beta(self.beta, self.beta), client.classes)
 
     def end(self, client):
-        """Pseudo-labels by the model just trained, of the client's own part of the pool and its unlabelled images."""
+        """Pseudo-label the client's unlabelled images and its own part of the pool by the model just trained."""
         table, size = client.shared.get(self.name), client.config.eval_batch
         if self.label_rounds is not None and client.t > self.label_rounds:
             return None
@@ -132,6 +147,6 @@ class SDAFL(ClientGans):
         return Upload(rows={"labels": labels.to(torch.int16), "confidence": confidence})
 
 
-def own(table, client: int) -> slice:
-    """The rows that came from a client: they lie together, in order of clients."""
+def own(table: "pa.Table", client: int) -> slice:
+    """The rows of a shared dataset that one client made; they are adjacent, since rows are in order of clients."""
     return slice(*np.searchsorted(column(table, "client"), [client, client + 1]))

@@ -1,6 +1,6 @@
-"""The networks of a WGAN-GP, for images of any size from 8×8: with a class as input (conditional) or without.
+"""The networks of a WGAN-GP for images of at least 8×8, with a class as input (conditional) or without.
 
-Images are in [-1, 1]. `conditions` are one-hot labels [batch, classes]; without conditions they have no columns.
+Images are in [-1, 1]. `conditions` are one-hot labels [batch, classes]; in an unconditional GAN they have no columns.
 """
 
 from itertools import pairwise
@@ -14,7 +14,7 @@ SMALLEST = 8  # pixels: three layers halve the image
 
 
 class ImageGenerator(nn.Module):
-    """`forward(noise, conditions)`: four transposed convolutions, to an eighth of the image's side, a quarter, …"""
+    """The generator: four transposed convolutions, to an eighth, a quarter, a half and all of the image's side."""
 
     def __init__(self, noise_size: int, shape: tuple[int, int, int], width: int, classes: int = 0):
         super().__init__()
@@ -24,7 +24,7 @@ class ImageGenerator(nn.Module):
         rows, columns = sizes[0]
         layers: list[nn.Module] = [nn.ConvTranspose2d(noise_size + classes, widths[0], (rows, columns), bias=False)]
         for (before, after), (small, large) in zip(pairwise(widths), pairwise(sizes), strict=True):
-            # A kernel of 4 doubles a side; one of 3 gives a pixel less, for an odd larger side.
+            # A kernel of 4 doubles a side; one of 3 gives a pixel less, where the larger side is odd.
             down, across = (4 if new == 2 * old else 3 for old, new in zip(small, large, strict=True))
             layers += [nn.BatchNorm2d(before), nn.ReLU()]
             layers += [nn.ConvTranspose2d(before, after, (down, across), stride=2, padding=1, bias=after == channels)]
@@ -35,7 +35,7 @@ class ImageGenerator(nn.Module):
 
 
 class Critic(nn.Module):
-    """`forward(x, conditions)`: four convolutions and a linear layer, which has a score for every class if conditional.
+    """The critic: four convolutions and a linear layer, which gives a score for every class if conditional.
 
     It has no batch-norm, since the gradient penalty and clipping treat samples one by one.
     """
@@ -58,7 +58,7 @@ class Critic(nn.Module):
 def build_gan(
     noise_size: int, shape: tuple[int, int, int], width: int, classes: int, seed: int
 ) -> tuple[ImageGenerator, Critic]:
-    """Generator and critic on the CPU with new weights, which depend on the seed only; torch's state is unchanged."""
+    """Generator and critic on the CPU with new weights, which depend on the seed only; torch's own is unchanged."""
     if min(shape[1:]) < SMALLEST:
         raise ValueError(f"a GAN needs images of at least {SMALLEST}×{SMALLEST}, not {shape[1]}×{shape[2]}")
     init = int(stream(seed, "gan-init").integers(2**63))

@@ -1,4 +1,4 @@
-"""The generator network: from noise and a class to a feature (never an image); FedPA, FedGen."""
+"""The feature generator of FedPA and FedGen: a network from noise and a class to a feature (never an image)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch.nn import functional as F
 
 from raysim.models.flat import FlatModel
 
-HIDDEN = 256
+HIDDEN = 256  # units of the hidden layer
 
 
 class Generator(nn.Module):
-    """`forward(noise, labels)`: [noise ++ one-hot label] → 256 → batch-norm → ReLU → feature, without activation."""
+    """The generator: [noise ++ one-hot label] → 256 → batch-norm → ReLU → feature, without activation."""
 
     def __init__(self, noise_size: int, classes: int, feature_size: int):
         super().__init__()
@@ -39,7 +39,7 @@ def build_generator(noise_size: int, classes: int, feature_size: int, seed: int)
 
 def for_classifier(classifier: FlatModel, noise_size: int, weights: Tensor | None = None, seed: int = 0) -> FlatModel:
     """A generator of this classifier's features, on its device, with these weights or new ones."""
-    module: Any = classifier.module  # a classifier
+    module: Any = classifier.module
     generator = build_generator(noise_size, module.head.out_features, module.feature_size, seed)
     model = FlatModel(generator.eval(), classifier.device)
     if weights is not None:

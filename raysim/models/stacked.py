@@ -1,7 +1,7 @@
-"""One network for several clients at once, each with its own weights: the usual layers with wider tensors.
+"""One network for several clients at once, each with its own weights, made of stacked layers.
 
 An activation is [batch, clients·channels, …]: client i has the i-th group of channels, so that layers without weights
-(ReLU, pooling, flatten) are used as they are. Weights are [clients, …]. In memory the batch comes last, so that a
+(ReLU, pooling, flatten) need no change. Weights are [clients, …]. In memory the batch comes last, so that a
 convolution is one copy of long runs and one batched matrix product; on CPUs this is faster than grouped convolutions.
 """
 
@@ -19,23 +19,23 @@ PATCH_BYTES = 2**20  # of one client's unfolded input; a larger one exceeds the 
 
 
 class StackedLayer(nn.Module):
-    """A layer whose `weight` and `bias` (views of the clients' flat weights) are set by its user."""
+    """A layer for all clients, whose `weight` and `bias` (views of the clients' flat weights) are set from outside."""
 
     weight: Tensor
     bias: Tensor | None = None
 
     def __init__(self, layer: nn.Module):
         super().__init__()
-        self.layer: tuple[Any] = (
-            layer,
-        )  # in a tuple, so that it does not become a submodule: only its settings are used
+        # In a tuple, so that it does not become a submodule: only its settings are used.
+        self.layer: tuple[Any] = (layer,)
 
     def product(self, a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
+        """The batched matrix product a·b plus the bias, if there is one."""
         return a @ b if bias is None else torch.baddbmm(bias, a, b)
 
 
 class StackedLinear(StackedLayer):
-    """A linear layer."""
+    """A stacked linear layer."""
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.unflatten(1, (len(self.weight), -1)).transpose(0, 1)
@@ -44,11 +44,11 @@ class StackedLinear(StackedLayer):
 
 
 class Patches(torch.autograd.Function):
-    """The inputs under each position of a kernel.
+    """The inputs under a kernel at each of its positions.
 
     [clients, channels, height, width, batch] -> [clients, *size, channels, rows, columns, batch].
 
-    Its gradient adds whole planes. The gradient of `unfold` would take twice as long as all else in a convolution.
+    The gradient adds whole planes; that of `unfold` would take twice as long as all else in a convolution.
     """
 
     @staticmethod
@@ -69,7 +69,7 @@ class Patches(torch.autograd.Function):
 
 
 class StackedConv2d(StackedLayer):
-    """A convolution without groups or dilation."""
+    """A stacked convolution, without groups or dilation."""
 
     def forward(self, x: Tensor) -> Tensor:
         (layer,) = self.layer
@@ -81,8 +81,8 @@ class StackedConv2d(StackedLayer):
             biases = [None] * clients if self.bias is None else self.bias
             each = zip(x.chunk(clients, 1), self.weight, biases, strict=True)
             last = torch.channels_last
-            made = [F.conv2d(z.contiguous(memory_format=last), w, b, layer.stride) for z, w, b in each]
-            return torch.cat(made, 1)
+            outputs = [F.conv2d(z.contiguous(memory_format=last), w, b, layer.stride) for z, w, b in each]
+            return torch.cat(outputs, 1)
         x = x.permute(1, 2, 3, 0).contiguous().unflatten(0, (clients, channels))
         patches = Patches.apply(x, (height, width), layer.stride).flatten(4).flatten(1, 3)
         kernels = self.weight.permute(0, 1, 3, 4, 2).flatten(2)  # channels-last, as they are stored
@@ -91,7 +91,7 @@ class StackedConv2d(StackedLayer):
 
 
 class StackedBatchNorm2d(StackedLayer):
-    """Normalises by each client's own samples; `share` [clients, batch] is the weight of a sample, 0 for padding."""
+    """A stacked batch-norm over each client's own samples; `share` [clients, batch]: their weights, 0 for padding."""
 
     bias: Tensor
     running_mean: Tensor
@@ -117,7 +117,7 @@ class StackedBatchNorm2d(StackedLayer):
 
 
 class StackedGroupNorm(StackedLayer):
-    """Group-norm: the groups of all clients side by side."""
+    """A stacked group-norm, with the groups of all clients side by side."""
 
     bias: Tensor
 
@@ -128,14 +128,14 @@ class StackedGroupNorm(StackedLayer):
 
 
 class StackedMaxPool2d(StackedLayer):
-    """torch's own layer. With batch and channels exchanged the memory is channels-last, for which it is fastest."""
+    """torch's max-pooling, with batch and channels exchanged: memory is then channels-last, where it is fastest."""
 
     def forward(self, x: Tensor) -> Tensor:
         (layer,) = self.layer
         return layer(x.transpose(0, 1)).transpose(0, 1)
 
 
-# Layer of torch -> its stacked kind, and whether a layer's settings are supported.
+# Layer of torch -> its stacked layer, and whether the settings of an instance are supported.
 _KINDS: dict[type[nn.Module], tuple[type[StackedLayer], Callable[[Any], bool]]] = {
     nn.Linear: (StackedLinear, lambda layer: True),
     nn.Conv2d: (
@@ -149,7 +149,7 @@ _KINDS: dict[type[nn.Module], tuple[type[StackedLayer], Callable[[Any], bool]]] 
 
 
 def stacked(module: nn.Module, name: str) -> nn.Module:
-    """A copy with these layers in place of torch's, without weights yet; `name` is the model's, for errors."""
+    """A copy of the module with stacked layers, without weights yet; `name` is the model's, for error messages."""
     module = copy.deepcopy(module)
     for path, layer in list(module.named_modules()):
         kind, supports = _KINDS.get(type(layer), (StackedLayer, lambda layer: False))

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 class VaeClassifier(nn.Module):
     """A classifier whose feature is the latent mean, in (0, 1), and which can decode a latent vector to an image.
 
-    `decoder(z)` gives pixels in [0, 1]. `log_variance(encoder(x))` is for sampling z, which only training does.
+    `decoder(z)` gives pixels in [0, 1]. `log_variance(encoder(x))` serves to sample z, in training only.
     """
 
     def __init__(self, encoder: nn.Module, encoded: int, latent: int, decoder: nn.Module, classes: int):
@@ -22,9 +22,11 @@ class VaeClassifier(nn.Module):
         self.head = nn.Linear(latent, classes)
 
     def features(self, x: Tensor) -> Tensor:
+        """The latent means of images."""
         return self.latent_mean(self.encoder(x))
 
     def latent_mean(self, encoded: Tensor) -> Tensor:
+        """The latent means of encoded images."""
         return self.mean(encoded).sigmoid()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -32,12 +34,12 @@ class VaeClassifier(nn.Module):
 
 
 def latent_divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
-    """KL(N(μ, σ²) ‖ N(0, 1)), averaged over samples and dimensions as in the authors' code."""
+    """The divergence KL(N(μ, σ²) ‖ N(0, 1)), averaged over samples and dimensions as in the authors' code."""
     return 0.5 * (mean.square() + log_variance.exp() - log_variance - 1).mean()
 
 
 def forward_keeping(kept: dict[str, Tensor]) -> Callable[[VaeClassifier, Tensor, Tensor], tuple[Tensor, ...]]:
-    """The forward pass of a local step (training/client.py), not compiled; it puts the encoder's output into `kept`."""
+    """A forward pass for local steps (training/client.py), not compiled, that puts the encoder's output into `kept`."""
 
     def forward(module: VaeClassifier, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         kept["encoded"] = module.encoder(x)
@@ -49,7 +51,7 @@ def forward_keeping(kept: dict[str, Tensor]) -> Callable[[VaeClassifier, Tensor,
 
 
 class Crop(nn.Module):
-    """Cuts images to this height and width: a side that was halved with rounding up is too long when doubled."""
+    """A layer that cuts images to a height and width: a side that was halved, rounding up, is too long when doubled."""
 
     def __init__(self, height: int, width: int):
         super().__init__()

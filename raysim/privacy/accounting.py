@@ -1,20 +1,22 @@
-"""Certified ε of (ε, δ)-differential privacy, by dp-accounting.
+"""Certified ε of (ε, δ)-differential privacy, computed by dp-accounting.
 
-A certificate is about a mechanism: it covers what that mechanism releases and nothing else computed from the same data,
-and it needs noise nobody can reproduce. A simulation draws its noise from a known seed: it simulates the mechanism.
+A certificate is about a mechanism: it covers what the mechanism releases and nothing else computed from the same data,
+and it needs noise that nobody can reproduce. A simulation, whose noise comes from a known seed, only simulates one.
 """
 
 import math
+from typing import Any
 
-# Of the privacy loss. The accountant rounds ε upwards, here by a few thousandths; 1e-4 takes ten times as long.
+# Step of the accountant's grid for the privacy loss. It rounds ε upwards, with this step by a few thousandths; 1e-4
+# takes ten times as long.
 LOSS_GRID = 1e-3
 
 
 def gaussian_epsilon(sensitivity: float, sigma: float, delta: float, releases: int = 1) -> float:
-    """ε of adding N(0, σ²) to each coordinate of something one sample changes by at most `sensitivity` in L2 norm.
+    """ε of adding N(0, σ²) to each coordinate of a vector that one sample changes by at most `sensitivity` (L2).
 
-    Exact (the analytic Gaussian mechanism), and for any ε. Several releases of the same data, each with fresh noise,
-    are one with σ/√releases. The adjacency is that of the sensitivity.
+    It is exact for any ε (the analytic Gaussian mechanism). Several releases of the same data, each with fresh noise,
+    are equivalent to one with σ/√releases. The adjacency is the one that the sensitivity refers to.
 
     >>> round(gaussian_epsilon(sensitivity=1, sigma=1, delta=1e-5), 3)
     4.377
@@ -41,7 +43,7 @@ def dp_sgd_epsilon(noise_multiplier: float, sampling_rate: float, steps: int, de
 
 
 def dp_sgd_noise_multiplier(epsilon: float, sampling_rate: float, steps: int, delta: float) -> float:
-    """The least noise multiplier, to 0.001, with which `dp_sgd_epsilon` is at most ε; 0 for ε = ∞.
+    """The least noise multiplier, to within 0.001, with which `dp_sgd_epsilon` is at most ε; 0 for ε = ∞.
 
     >>> sigma = dp_sgd_noise_multiplier(epsilon=2, sampling_rate=0.01, steps=1000, delta=1e-5)
     >>> 1.98 < dp_sgd_epsilon(sigma, 0.01, 1000, 1e-5) <= 2
@@ -57,13 +59,13 @@ def dp_sgd_noise_multiplier(epsilon: float, sampling_rate: float, steps: int, de
     )
 
 
-def _accountant():
+def _accountant() -> Any:
     from dp_accounting.pld import PLDAccountant
 
     return PLDAccountant(value_discretization_interval=LOSS_GRID)
 
 
-def _dp_sgd(noise_multiplier: float, sampling_rate: float, steps: int):
+def _dp_sgd(noise_multiplier: float, sampling_rate: float, steps: int) -> Any:
     import dp_accounting as dp
 
     step = dp.PoissonSampledDpEvent(sampling_rate, dp.GaussianDpEvent(noise_multiplier))

@@ -1,7 +1,8 @@
-"""Attacks at the end of a run: is an image one that was trained on? Asked of the model and of what clients shared.
+"""Membership attacks at the end of a run, on the model and on what clients shared: was an image trained on?
 
-Members are training images, others held-out test images, as many of every class, so that an attack gains nothing by
-telling classes apart. Distances of images are between pixels in [0, 1], root mean square: PSNR is −20·log10 of it.
+Members are training images and others held-out test images, equally many of every class, so that an attack gains
+nothing by telling classes apart. The distance of two images is the root mean square difference of their pixels in
+[0, 1]; PSNR is −20·log10 of it.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ if TYPE_CHECKING:
 
     from raysim.config import RunConfig
 
-BLOCK_BYTES = 2**25  # of images on the device at once
-LEAST = 0.5 / 255  # distance of images that are the same in 8 bits
+BLOCK_BYTES = 2**25  # bytes of images on the device at once
+LEAST = 0.5 / 255  # distance below which images are the same in 8 bits
 
-Compute = Callable[[np.ndarray, np.ndarray], torch.Tensor]  # of images and labels, a row each
+Compute = Callable[[np.ndarray, np.ndarray], torch.Tensor]  # (images, labels) -> a row per image
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Where the samples of some items (clients, test batches) lie, and their labels."""
+    """The samples of some items (clients or test batches): their places in the object store, and their labels."""
 
     chunks: Chunks
     chunk: np.ndarray
@@ -43,6 +44,7 @@ class Rows:
 
     @staticmethod
     def of(chunks: Chunks, items: Iterable[int]) -> Rows:
+        """The samples of these items."""
         items = np.asarray(list(items), dtype=np.int64)
         spans = [np.arange(start, stop) for start, stop in zip(chunks.start[items], chunks.stop[items], strict=True)]
         chunk, row = np.repeat(chunks.chunk[items], [len(span) for span in spans]), np.concatenate(spans)
@@ -52,7 +54,7 @@ class Rows:
         return Rows(chunks, chunk, row, labels)
 
     def images(self, chosen: np.ndarray) -> np.ndarray:
-        """Of these samples, as uint8."""
+        """The images of the chosen samples, as uint8."""
         chunk, row = self.chunk[chosen], self.row[chosen]
         first = fetch(self.chunks.objects[0])[0]
         images = np.empty((len(chosen), *first.shape[1:]), dtype=np.uint8)
@@ -64,29 +66,29 @@ class Rows:
 def matched(
     members: np.ndarray, others: np.ndarray, count: int, draw: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Random indices into two arrays of labels: of every class as many of one as of the other, about `count` in all."""
+    """Random indices into two arrays of labels, about `count` into each, equally many of every class in both."""
     both = np.intersect1d(members, others)
     chosen = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for label in both:
         found = [np.flatnonzero(labels == label) for labels in (members, others)]
         size = min(max(1, count // len(both)), *map(len, found))
-        for kept, indices in zip(chosen, found, strict=True):
-            kept.append(draw.permutation(indices)[:size])
+        for drawn, indices in zip(chosen, found, strict=True):
+            drawn.append(draw.permutation(indices)[:size])
     return np.concatenate(chosen[0]), np.concatenate(chosen[1])
 
 
 def nearest(points: torch.Tensor, blocks: Iterable[torch.Tensor]) -> torch.Tensor:
-    """Of each point the root mean square distance to the nearest item of all blocks; rows are points and items."""
+    """The root mean square distance of each point to the nearest item of all blocks; points and items are rows."""
     best = torch.full((len(points),), torch.inf, device=points.device)
     for items in blocks:
-        # ‖p − i‖² but for ‖p‖² finds the nearest item; its distance is then taken without cancellation.
+        # ‖p − i‖² without its term ‖p‖² finds the nearest item; the distance is then computed without cancellation.
         at = (items.square().sum(1) - 2 * points @ items.T).argmin(1)
         best = torch.minimum(best, (points - items[at]).square().mean(1).sqrt())
     return best
 
 
 class Attacks:
-    """Attacks on the data of one run, after its round t."""
+    """The attacks on one run after its round t."""
 
     def __init__(self, config: RunConfig, data: FederatedData, device: torch.device, t: int):
         self.config, self.data, self.device, self.t = config, data, device, t
@@ -94,14 +96,14 @@ class Attacks:
         self.held_out = Rows.of(data.test, range(len(data.test)))
 
     def candidates(self, clients: list[int], draw: np.random.Generator) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Images and labels of these clients' training data, and of held-out data matched to it."""
-        held = Rows.of(self.data.clients, clients)
-        chosen = matched(held.labels, self.held_out.labels, self.config.privacy, draw)
-        pools = zip((held, self.held_out), chosen, strict=True)
+        """(Images, labels) of these clients' training data, and of held-out data with as many of every class."""
+        training = Rows.of(self.data.clients, clients)
+        chosen = matched(training.labels, self.held_out.labels, self.config.privacy, draw)
+        pools = zip((training, self.held_out), chosen, strict=True)
         return [(rows.images(indices), rows.labels[indices]) for rows, indices in pools]
 
     def on_model(self, clients: list[int], losses: Compute) -> list[Figure]:
-        """Takes what the model predicts with little loss for a member (Yeom et al., 2018)."""
+        """Figures of an attack that takes images with a low loss for members (Yeom et al., 2018)."""
         if alone := [part.name for part in self.config.parts if part.predicts_with_personal]:
             note = f"not attacked: {alone[0]} keeps what it predicts with at the clients"
             return [Figure("model.auc", None, note=note)]
@@ -111,7 +113,7 @@ class Attacks:
         return attack_figures("model", scores[0], scores[1], note)
 
     def on_images(self, name: str, table: pa.Table, trained: list[int]) -> list[Figure]:
-        """Takes what is near a shared image for a member; and how near shared images are to training data."""
+        """Figures of an attack that takes images near a shared one for members, and distances of the shared images."""
         draw = self._draw(name)
         sources = np.unique(column(table, "client"))
         clients = trained if sources[0] < 0 else sources.tolist()  # below 0: made by the server
@@ -124,9 +126,9 @@ class Attacks:
         return attack_figures(name, scores[0], scores[1], note) + self.distances(name, table, trained, draw)
 
     def distances(self, name: str, table: pa.Table, trained: list[int], draw: np.random.Generator) -> list[Figure]:
-        """From shared images to the nearest training image of the client that made it, and of held-out ones.
+        """Distances from shared images to the nearest training image of the client that made them, and held-out image.
 
-        There are as many of the latter, of the same classes: with more to choose from the nearest is nearer.
+        There are as many held-out images, of the same classes: among more of them, the nearest would be nearer.
         """
         chosen = np.sort(draw.permutation(table.num_rows)[: self.config.privacy])
         sources, found, used = column(table, "client")[chosen], [], []
@@ -142,32 +144,32 @@ class Attacks:
         training, held_out = ([pair[:, i] for pair in found] for i in (0, 1))
         nearer = [0.5 + 0.5 * np.sign(other - own) for own, other in zip(training, held_out, strict=True)]
         similar = [-20 * np.log10(own.clip(min=LEAST)) for own in training]
-        of_which = f"of {sum(map(len, found))} shared images to the nearest"
+        shared = f"from {sum(map(len, found))} shared images to the nearest"
         share, interval = mean_of_groups(nearer)
         return [
             Figure(
                 f"{name}.nearest_training", *mean_of_groups(training),
-                f"root mean square per pixel in [0, 1], {of_which} of {np.mean(used):.0%} of the training images of "
-                "the client that made it",
+                f"root mean square distance of pixels in [0, 1], {shared} of {np.mean(used):.0%} of the training "
+                "images of the client that made them",
             ),
             Figure(
                 f"{name}.nearest_held_out", *mean_of_groups(held_out),
-                f"the same {of_which} of as many test images of the same classes",
+                f"the same distance {shared} of as many test images of the same classes",
             ),
             Figure(
                 f"{name}.nearer_to_training", share, interval and (max(interval[0], 0.0), min(interval[1], 1.0)),
-                "share of the shared images; by chance one half",
+                "share of the shared images that are nearer to training than to held-out images; by chance one half",
             ),
             Figure(
                 f"{name}.psnr_nearest", *mean_of_groups(similar),
-                "dB, at most 54; to the nearest training image, which need not be the one it was made from",
+                "PSNR in dB, at most 54, to the nearest training image, which need not be the one it was made from",
             ),
         ]  # fmt: skip
 
     def on_means(
         self, name: str, vectors: torch.Tensor, classes: np.ndarray, clients: list[int], features: Compute
     ) -> list[Figure]:
-        """Takes a sample whose features are near a vector shared for its class for a member."""
+        """Figures of an attack that takes samples with features near a vector shared for their class for members."""
         candidates, scores = self.candidates(clients, self._draw(name)), []
         for x, y in candidates:
             known = np.isin(y, classes)
@@ -180,17 +182,17 @@ class Attacks:
             scores.append(score)
         note = (
             f"distance of the final model's features of {len(scores[0])} training and {len(scores[1])} held-out images "
-            f"to the nearest of {len(classes)} shared vectors that is of their class"
+            f"to the nearest one of their class among {len(classes)} shared vectors"
         )
         return attack_figures(name, scores[0], scores[1], note)
 
-    # -- inside ------------------------------------------------------------------------------------------------------
+    # -- helpers -----------------------------------------------------------------------------------------------------
 
     def _draw(self, name: str) -> np.random.Generator:
         return stream(self.config.seed, f"privacy/{name}", self.t)
 
     def _nearest(self, points: np.ndarray, items: np.ndarray) -> np.ndarray:
-        """Of each image the distance to the nearest of others; in blocks, by their size alone."""
+        """The distance of each image to the nearest of `items`; the blocks depend on the size of an image alone."""
         size = max(1, BLOCK_BYTES // (4 * math.prod(self.data.shape)))
         found = [np.empty(0)]
         for start in range(0, len(points), size):
@@ -199,7 +201,7 @@ class Attacks:
         return np.concatenate(found)
 
     def _pixels(self, x: np.ndarray) -> torch.Tensor:
-        """Rows of pixels in [0, 1]; of shared images, which are normalised, cut where they leave it, as for PSNR."""
+        """Images as rows of pixels in [0, 1]; shared ones, which are normalised, are cut to this range, as for PSNR."""
         images: torch.Tensor = to_device(x, self.device)
         if images.dtype == torch.uint8:
             return images.flatten(1).float() / 255

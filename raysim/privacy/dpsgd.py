@@ -1,7 +1,7 @@
-"""Private gradients: clipped sample by sample, summed, with noise (Abadi et al., 2016).
+"""Private gradients: clipped sample by sample, summed, with noise added (Abadi et al., 2016).
 
-Opacus is not used: it collects per-sample gradients by hooks during one backward pass, and the gradient penalty of a
-WGAN-GP is a second one through the first, which its hooks do not see (meta-pytorch/opacus issue 31).
+Opacus is not used: its hooks collect per-sample gradients during one backward pass, and the gradient penalty of a
+WGAN-GP needs a second pass through the first, which they do not see (meta-pytorch/opacus issue 31).
 """
 
 import math
@@ -15,12 +15,12 @@ from torch import Tensor
 
 from raysim.models.flat import FlatModel
 
-CHUNK = 64  # samples whose gradients are held at once; fixed, since it changes the last bits
+CHUNK = 64  # samples whose gradients are in memory at once; fixed, since it changes the last bits
 
 
 @dataclass(frozen=True)
 class Privacy:
-    """One training's private steps: Poisson sampling at this rate, gradients cut to `clip`, noise of σ·clip."""
+    """The private steps of one training: Poisson sampling at `rate`, gradients clipped to `clip`, noise of σ·clip."""
 
     noise_multiplier: float  # σ
     rate: float
@@ -30,20 +30,22 @@ class Privacy:
     @staticmethod
     @lru_cache(maxsize=1024)
     def calibrated(epsilon: float, delta: float, rate: float, steps: int, clip: float) -> "Privacy":
-        """With the least noise that gives (ε, δ) over all the steps together."""
+        """The private steps with the least noise that gives (ε, δ) over all of them together."""
         from raysim.privacy.accounting import dp_sgd_noise_multiplier
 
         return Privacy(dp_sgd_noise_multiplier(epsilon, rate, steps, delta), rate, steps, clip)
 
     def epsilon(self, delta: float) -> float:
-        """What the accountant certifies."""
+        """The ε that the accountant certifies for all the steps."""
         from raysim.privacy.accounting import dp_sgd_epsilon
 
         return dp_sgd_epsilon(self.noise_multiplier, self.rate, self.steps, delta)
 
 
 def sdafl_epsilon(noise_multiplier: float, rate: float, steps_per_round: int, delta: float) -> float:
-    """SDA-FL eq. 2 solved for ε: 2q√(n_d ln(1/δ))/σ. It is about one GAN round and needs clipping, which it lacks.
+    """The ε of SDA-FL's eq. 2: 2q√(n_d ln(1/δ))/σ.
+
+    It is about one GAN round only, and needs clipping, which the paper lacks.
 
     >>> round(sdafl_epsilon(1.0, 0.01, 100, math.exp(-4)), 3)
     0.4
@@ -54,7 +56,10 @@ def sdafl_epsilon(noise_multiplier: float, rate: float, steps_per_round: int, de
 def private_gradient(
     model: FlatModel, loss: Callable[..., Tensor], inputs: tuple[Tensor, ...], privacy: Privacy, noise: np.ndarray
 ) -> None:
-    """Write Σ_i g_i·min(1, C/‖g_i‖) + σ·C·noise to the model's gradients; g_i is of loss(parameters, *inputs_i)."""
+    """Write Σ_i g_i·min(1, C/‖g_i‖) + σ·C·noise to the model's gradients.
+
+    g_i is the gradient of loss(parameters, *inputs_i), where inputs_i are those of sample i.
+    """
     model.gradients.zero_()
     if len(inputs[0]):
         parameters = {name: parameter.detach() for name, parameter in model.module.named_parameters()}

@@ -1,21 +1,22 @@
-"""How well an attack tells members from others: area under the ROC curve, true positives at few false ones, intervals.
+"""The success of an attack that tells members from others: area under the ROC curve, true positives, and intervals.
 
-Scores are higher for what the attack takes for a member. Intervals have a confidence of 95 %.
+Scores are higher for samples that the attack takes for members. Intervals have a confidence of 95 %.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-NORMAL = 1.959964  # its 97.5 % quantile
-FALSE_POSITIVES = (0.01, 0.001)  # rates at which true positives are reported
+NORMAL = 1.959964  # 97.5 % quantile of the normal distribution
+FALSE_POSITIVES = (0.01, 0.001)  # rates of false positives at which true positives are reported
 TOO_FEW = "too few samples"
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A line of privacy.json. No value: the note says why."""
+    """One line of privacy.json; where it has no value, the note says why."""
 
     name: str
     value: float | None
@@ -24,7 +25,7 @@ class Figure:
 
 
 def attack_figures(name: str, members: np.ndarray, others: np.ndarray, note: str) -> list[Figure]:
-    """What an attack's scores of members and of as many others come to."""
+    """The figures of an attack, from its scores of members and of as many others."""
     if min(len(members), len(others)) < 2:
         return [Figure(f"{name}.auc", None, note=f"{TOO_FEW} ({len(members)} members, {len(others)} others)")]
     if not (np.isfinite(members).all() and np.isfinite(others).all()):
@@ -41,7 +42,7 @@ def attack_figures(name: str, members: np.ndarray, others: np.ndarray, note: str
 
 
 def auc(members: np.ndarray, others: np.ndarray) -> float:
-    """The chance that a member scores higher than another sample; half of it where they are equal.
+    """The area under the ROC curve: the probability that a member scores higher than another sample; ties count half.
 
     >>> auc(np.array([3.0, 1.0]), np.array([2.0, 1.0]))
     0.625
@@ -52,7 +53,10 @@ def auc(members: np.ndarray, others: np.ndarray) -> float:
 
 
 def auc_interval(area: float, members: int, others: int) -> tuple[float, float]:
-    """Hanley and McNeil's variance taken at the interval's ends (Newcombe 2006, method 5), so that 1 is not certain."""
+    """The interval of an area under the ROC curve, by Newcombe (2006), method 5.
+
+    It takes Hanley and McNeil's variance at the interval's ends, so that an area of 1 is not certain.
+    """
     half = (members + others) / 2 - 1
 
     def too_far(true: float) -> bool:
@@ -62,8 +66,8 @@ def auc_interval(area: float, members: int, others: int) -> tuple[float, float]:
     return _last(too_far, area, 0.0), _last(too_far, area, 1.0)
 
 
-def _last(too_far, inside: float, outside: float) -> float:
-    """From a point inside an interval to an end of the range: where the interval ends."""
+def _last(too_far: Callable[[float], bool], inside: float, outside: float) -> float:
+    """The last point of an interval on the way from `inside`, which is in it, to `outside`, by bisection."""
     for _ in range(60):
         middle = (inside + outside) / 2
         inside, outside = (inside, middle) if too_far(middle) else (middle, outside)
@@ -71,17 +75,17 @@ def _last(too_far, inside: float, outside: float) -> float:
 
 
 def threshold(others: np.ndarray, allowed: int) -> float:
-    """The score above which at most so many of the others lie."""
+    """The score above which at most `allowed` of the others lie."""
     return float(np.sort(others)[-allowed - 1]) if allowed < len(others) else -math.inf
 
 
 def _allowed(others: np.ndarray, rate: float) -> int:
-    """False positives of that rate; the product may fall short of a whole number by its last bit."""
-    return math.floor(len(others) * rate + 1e-9)
+    """The number of others that may be taken for members at that rate of false positives."""
+    return math.floor(len(others) * rate + 1e-9)  # the product may fall short of a whole number by its last bit
 
 
 def tpr(members: np.ndarray, others: np.ndarray, rate: float) -> float:
-    """Members found where at most that share of the others is taken for members.
+    """The rate of true positives where at most the share `rate` of the others is taken for members.
 
     >>> tpr(np.array([4.0, 3.0, 1.0]), np.array([3.5, 2.0, 0.0, 0.0]), 0.25)
     0.6666666666666666
@@ -90,15 +94,16 @@ def tpr(members: np.ndarray, others: np.ndarray, rate: float) -> float:
 
 
 def tpr_interval(members: np.ndarray, others: np.ndarray, rate: float) -> tuple[float, float]:
-    """Of the true positives at exactly that rate: the chance of the threshold and of the members, 2.5 % of error each.
+    """The interval of the rate of true positives at exactly that rate of false positives.
 
     The threshold of that rate has a binomial number of the others above it, so it lies between two of their scores; at
-    each of these the members found are binomial again (Clopper and Pearson). It errs on the wide side.
+    each of these the number of members found is binomial again (Clopper and Pearson). Threshold and members have 2.5 %
+    of the error each. The interval errs on the wide side.
     """
     from scipy.special import bdtr
 
     counts = np.arange(len(others) + 1)
-    chances = bdtr(counts, len(others), rate)  # of at most so many above it
+    chances = bdtr(counts, len(others), rate)  # that at most so many of the others are above the threshold
     fewest, most = (int(np.searchsorted(chances, share)) for share in (0.0125, 0.9875))
     strict = threshold(others, fewest - 1) if fewest else math.inf  # at least as high as the true threshold
     low = share_interval(int((members > strict).sum()), len(members), error=0.025)[0]
@@ -107,7 +112,7 @@ def tpr_interval(members: np.ndarray, others: np.ndarray, rate: float) -> tuple[
 
 
 def share_interval(found: int, total: int, error: float = 0.05) -> tuple[float, float]:
-    """Clopper and Pearson's interval of a share that was found in so many of all."""
+    """Clopper and Pearson's interval of a share that was estimated as `found` out of `total`."""
     from scipy.special import betaincinv
 
     low = betaincinv(found, total - found + 1, error / 2) if found else 0.0
@@ -116,7 +121,7 @@ def share_interval(found: int, total: int, error: float = 0.05) -> tuple[float, 
 
 
 def mean_of_groups(groups: list[np.ndarray]) -> tuple[float, tuple[float, float] | None]:
-    """Of all values, with Student's interval over the groups: what is in one group is not independent.
+    """The mean of all values, with Student's interval over the groups, since values in one group are not independent.
 
     >>> mean_of_groups([np.array([1.0, 3.0])])
     (2.0, None)
@@ -133,19 +138,19 @@ def mean_of_groups(groups: list[np.ndarray]) -> tuple[float, tuple[float, float]
 
 
 def describe(figures: list[Figure]) -> str:
-    """The attacks and what is certified, in a line."""
-    told, uncertified = [], []
+    """One line with the results of the attacks and the certified ε."""
+    phrases, uncertified = [], []
     for figure in figures:
         what, _, kind = figure.name.rpartition(".")
         if kind == "auc" and figure.interval:
             low, high = figure.interval
-            told.append(f"attack on {what} AUC {figure.value:.3f} [{low:.3f}, {high:.3f}]")
+            phrases.append(f"attack on {what} AUC {figure.value:.3f} [{low:.3f}, {high:.3f}]")
         elif kind == "auc":
-            told.append(f"{what} {figure.note}")
+            phrases.append(f"{what} {figure.note}")
         elif kind == "epsilon" and figure.value is not None:
-            told.append(f"{what} ε {figure.value:.3g}")
+            phrases.append(f"{what} ε {figure.value:.3g}")
         elif kind == "epsilon":
             uncertified.append(what)
     if uncertified:
-        told.append(f"no certificate for {', '.join(uncertified)}")
-    return "; ".join(told)
+        phrases.append(f"no certificate for {', '.join(uncertified)}")
+    return "; ".join(phrases)

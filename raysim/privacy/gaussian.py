@@ -1,4 +1,4 @@
-"""What noise on shared mean vectors certifies, beside what FedDPMS's paper says it does."""
+"""The certified ε of noisy mean vectors that are shared, beside the ε by FedDPMS's paper."""
 
 import math
 
@@ -7,17 +7,21 @@ from raysim.privacy.figures import Figure
 
 
 def paper_epsilon(samples: int, noise: float, delta: float) -> float:
-    """FedDPMS, definition 2 with sensitivity 1/m: of one coordinate of one release, and only below 1 a bound at all."""
+    """The ε of FedDPMS's definition 2 with sensitivity 1/m.
+
+    It is about one coordinate of one release, and is a bound only below 1.
+    """
     return math.sqrt(2 * math.log(5 / (4 * delta))) / (samples * noise)
 
 
 def of_means(
     latent: int, samples: int | None, releases: int, noise: float, delta: float, filtered: bool
 ) -> list[Figure]:
-    """For noisy means of so many vectors in [0, 1]^latent, released so many times, each with fresh noise; or of none.
+    """The ε figures of noisy means of `samples` vectors in [0, 1]^latent, released repeatedly with fresh noise.
 
     Adjacency: one sample replaced, its label the same, counts public; so a mean moves by at most √latent/samples, and
-    the classes and clients, which share no sample, do not add up. `filtered`: by what else depends on the sample.
+    the classes and clients, which have no sample in common, do not add up. `samples` is None if nothing was shared.
+    `filtered`: the releases were selected by something else that depends on the samples, so nothing is certified.
     """
     if samples is None:
         return [Figure("epsilon", None, note="nothing was shared")]
@@ -25,7 +29,11 @@ def of_means(
         return [Figure("epsilon", None, note="no certificate (no noise)")]
     epsilon = gaussian_epsilon(math.sqrt(latent) / samples, noise, delta, releases)
     what = f"δ {delta:g}, {releases} releases, fewest samples {samples}; of the means alone, given the encoder"
-    paper = Figure("paper_epsilon", paper_epsilon(samples, noise, delta), note="the paper's, of one coordinate once")
+    paper = Figure(
+        "paper_epsilon",
+        paper_epsilon(samples, noise, delta),
+        note="by the paper's definition 2: of one coordinate of one release",
+    )
     if filtered:
         without = Figure("epsilon_without_filter", epsilon, note=what)
         return [Figure("epsilon", None, note="no certificate (private filter)"), without, paper]

@@ -1,4 +1,4 @@
-"""One client: what a part's client hooks see, and the local training loop that all methods share."""
+"""One client as the client hooks of a part see it, and the local training loop that all methods share."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Forward = Callable[[Any, torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...]]
 
 @dataclass
 class Step:
-    """One local step as the parts see it; `real_x, real_y` are the batch before any part changed it."""
+    """One local step as the parts see it; `real_x` and `real_y` are the batch before any part changed it."""
 
     x: torch.Tensor
     y: torch.Tensor
@@ -53,7 +53,7 @@ def forward(module: Any, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor
 
 @dataclass
 class Client:
-    """What a part's client hooks are given. Only `state` outlives the pass."""
+    """A client as the hooks of a part are given it; only its `state` outlives the pass."""
 
     id: int
     t: int  # the round
@@ -61,29 +61,30 @@ class Client:
     classes: int
     model: FlatModel
     global_weights: torch.Tensor  # flat, as broadcast
-    x: torch.Tensor  # all its images, normalised, on the device
+    x: torch.Tensor  # all its images (with --labelled, those with labels), normalised, on the device
     y: torch.Tensor
-    broadcast: dict[str, dict[str, Any]]  # part -> what its server side sent
-    state: dict[str, dict[str, Any]]  # part -> what it keeps
+    broadcast: dict[str, dict[str, Any]]  # part -> what the server's part broadcast
+    state: dict[str, dict[str, Any]]  # part -> what persists of it
     shared: dict[str, pa.Table] = field(default_factory=dict)  # part -> the dataset it shares with all clients
     normalisation: DeviceNormalisation | None = None
-    had_state: bool = False  # at the start of this pass
+    had_state: bool = False  # whether it had a state at the start of this pass
     unlabelled: torch.Tensor | None = None  # with --labelled: its images without labels, which are not in x
     scratch: dict[str, dict[str, Any]] = field(default_factory=dict)  # part -> what it needs within this pass only
-    forward: Forward = forward  # of the local step; perhaps compiled, and a part may replace it in `begin`
+    forward: Forward = forward  # forward pass of a local step, perhaps compiled; a part may replace it in `begin`
 
     def __post_init__(self) -> None:
-        self.samples = len(self.y)  # its own, without what `augment` adds
+        self.samples = len(self.y)  # number of its own samples, without those that `augment` adds
 
     @property
     def steps_per_epoch(self) -> int:
+        """The number of local steps in an epoch."""
         if self.config.drop_last:
             return max(1, self.samples // self.config.batch_size)
         return math.ceil(self.samples / self.config.batch_size)
 
     @property
     def steps(self) -> int:
-        """Its local steps in a round."""
+        """The number of local steps in a round."""
         return self.config.local_steps or (self.config.local_epochs or 1) * self.steps_per_epoch
 
     @property
@@ -92,7 +93,7 @@ class Client:
         return [self.model.view(self.global_weights, name) for name in self.model.parameter_names]
 
     def stream(self, purpose: str) -> np.random.Generator:
-        """The client's own random draws of this round; a part calls `client.stream(f"{self.name}/noise")`."""
+        """The client's random draws of this round for a purpose, such as `f"{self.name}/noise"` in a part."""
         return stream(self.config.seed, purpose, self.t, self.id)
 
     def pixels(self, x: torch.Tensor) -> torch.Tensor:
@@ -105,13 +106,13 @@ class Client:
 
     @property
     def scale(self) -> DeviceNormalisation:
-        """How its images are normalised, for parts that make or change images."""
+        """The normalisation of the client's images, for parts that make or change images."""
         if self.normalisation is None:
             raise ValueError("this client was made without a normalisation")
         return self.normalisation
 
     def draw_shared(self, table: pa.Table, draw: np.random.Generator, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Random images of a shared dataset, as many as asked for, with their labels, on the device."""
+        """`count` random images of a shared dataset with their labels, on the device."""
         return shared_rows(table, draw.integers(table.num_rows, size=count), self.y.device)
 
     def shared_by(self, table: pa.Table, source: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -119,26 +120,26 @@ class Client:
         return shared_rows(table, np.flatnonzero(column(table, "client") == source), self.y.device)
 
     def augment(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        """Add samples to draw batches from in this pass; an epoch stays as long as its own data."""
+        """Add samples to draw batches from in this pass; an epoch stays as long as the client's own data."""
         self.x, self.y = torch.cat([self.x, x]), torch.cat([self.y, y])
 
     def batches(self) -> Iterator[torch.Tensor]:
-        """Index tensors of the local steps: a new order every epoch; the last batch may be smaller, or is dropped."""
+        """The indices of each local step's batch: a new order every epoch; its last batch may be smaller or dropped."""
         size, draw = self.config.batch_size, self.stream("batches")
         for step in range(self.steps):
-            at = step % self.steps_per_epoch
-            if at == 0:
+            place = step % self.steps_per_epoch
+            if place == 0:
                 order = torch.from_numpy(draw.permutation(len(self.y))[: self.samples]).to(self.y.device)
-            yield order[at * size : (at + 1) * size]
+            yield order[place * size : (place + 1) * size]
 
     def everything(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """All its images with their labels, in evaluation batches."""
+        """All images of the client with their labels, in evaluation batches."""
         size = self.config.eval_batch
         return zip(self.x.split(size), self.y.split(size), strict=True)
 
 
 def shared_rows(table: pa.Table, rows: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images of a shared dataset with their labels, copied to the device."""
+    """The images in these rows of a shared dataset with their labels, copied to the device."""
     x = to_device(images_of(table)[rows], device)
     return x.contiguous(memory_format=torch.channels_last), to_device(labels_of(table)[rows], device)
 
@@ -146,17 +147,19 @@ def shared_rows(table: pa.Table, rows: np.ndarray, device: torch.device) -> tupl
 def split_labelled(
     x: torch.Tensor, y: torch.Tensor, count: int, seed: int, client_id: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A client's labelled images, their labels, and its images without labels: the same in every round."""
-    from raysim.data.dataset import keep_stratified  # imported here: most runs' actors do without
+    """A client's labelled images, their labels, and its images without labels; the same in every round."""
+    from raysim.data.dataset import keep_stratified  # imported here, since few runs need it
 
     labels = y.cpu().numpy()
-    kept = keep_stratified(labels, min(count, len(labels)), stream(seed, "labelled", client=client_id))
-    rows, others = (torch.from_numpy(r).to(y.device) for r in (kept, np.setdiff1d(np.arange(len(labels)), kept)))
+    labelled = keep_stratified(labels, min(count, len(labels)), stream(seed, "labelled", client=client_id))
+    rows, others = (
+        torch.from_numpy(r).to(y.device) for r in (labelled, np.setdiff1d(np.arange(len(labels)), labelled))
+    )
     return x[rows], y[rows], x[others]
 
 
 def initial_model(config: RunConfig, data: FederatedData, device: torch.device) -> FlatModel:
-    """The model every run of this configuration starts from, in evaluation mode."""
+    """The model that every run of this configuration starts from, in evaluation mode."""
     module = models.build(config.model, data.shape, data.classes, config.seed)
     return FlatModel(module.eval(), device)
 
@@ -170,19 +173,19 @@ def make_optimizer(parameters: Sequence[torch.Tensor], config: RunConfig, t: int
 
 
 def begin(client: Client) -> None:
-    """Prepare the local steps; the model holds the weights to start from."""
+    """Prepare the client's local steps; its model has the weights to start from."""
     client.model.module.train()
     for part in client.config.parts:
         part.begin(client)
 
 
 def train(client: Client) -> dict[str, float]:
-    """Do the local steps, and return the mean of each loss term; the model then holds the trained weights."""
+    """Do the local steps, and return the mean of each loss term; the model then has the trained weights."""
     model, parts = client.model, client.config.parts
     module = model.module
     begin(client)
-    # Parameter by parameter, without gradients kept between steps: each is written once, where one flat gradient
-    # would be cleared and added to. That is 4 % of a step of hfmds-cnn.
+    # The optimiser goes parameter by parameter, and no gradients stay between steps: each is written once, where one
+    # flat gradient would be cleared and added to. That saves 4 % of a step of hfmds-cnn.
     optimizer = make_optimizer(model.parameters, client.config, client.t)
     totals: dict[str, torch.Tensor] = {}
     steps = 0

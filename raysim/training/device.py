@@ -1,4 +1,4 @@
-"""Which device an actor computes on, and the settings of torch that decide the last bits of its results."""
+"""The device that an actor computes on, and the settings of torch that decide the last bits of its results."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def prepare_torch(config: RunConfig, use_gpu: bool = True) -> torch.device:
-    """Set threads and determinism, and choose the device: the first visible GPU where one may be used, or the CPU.
+    """Set threads and determinism, and return the device: the first visible GPU where one may be used, or the CPU.
 
-    Ray derives OMP_NUM_THREADS from an actor's CPUs, and results depend on the thread count: so it is set here.
+    The threads are set here since results depend on them, and Ray derives OMP_NUM_THREADS from an actor's CPUs.
     """
     torch.set_num_threads(config.threads)
     if not (use_gpu and torch.cuda.is_available()):
@@ -27,16 +27,16 @@ def prepare_torch(config: RunConfig, use_gpu: bool = True) -> torch.device:
     if not config.fast_nondeterministic:
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = False
-    return torch.device("cuda", 0)  # Ray hides the others
+    return torch.device("cuda", 0)  # the only one that Ray leaves visible
 
 
 def autocast(config: RunConfig, device: torch.device) -> torch.autocast:
-    """The precision of the forward pass of a local step, as a context."""
+    """A context in which the forward pass of a local step has the precision of --precision."""
     return torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
 
 
 def compiled(function: Callable, config: RunConfig, device: torch.device) -> Callable:
-    """The function as --compile asks for it, compiled once per actor: local steps have one shape, but for the last."""
+    """The function, compiled as --compile says, once per actor: all batches but an epoch's last have one shape."""
     if config.compile == "no":
         return function
     if config.compile == "cuda-graphs" and device.type != "cuda":
@@ -48,7 +48,7 @@ def compiled(function: Callable, config: RunConfig, device: torch.device) -> Cal
 
 
 def fingerprint(device: torch.device) -> dict[str, object]:
-    """What the last bits of results may depend on: equal hashes are promised between equal fingerprints."""
+    """All that the last bits of results may depend on; equal hashes are promised between equal fingerprints."""
     gpu = device.type == "cuda"
     return {
         "device": torch.cuda.get_device_name(device) if gpu else "cpu",

@@ -1,8 +1,8 @@
-"""The local training of several clients in one vectorised step (--fuse): few large operations for many small ones.
+"""Local training of several clients in one vectorised step (--fuse): few large operations in place of many small ones.
 
-Every client has its own row of weights, gradients and optimiser state, so what one computes is independent of the
-others but for the last bits. The clients of a group are sorted by their number of steps: those still training are the
-first rows, and the others get no step at all. Shorter batches are padded, and padding counts nothing.
+Every client has its own row of weights, gradients and optimiser state, so its result is independent of the others but
+for the last bits. The clients of a group are sorted by their number of steps: those still training are the first
+rows, and the others take no step. Shorter batches are padded, and padding counts nothing.
 """
 
 import math
@@ -20,7 +20,7 @@ from raysim.training.device import autocast
 
 
 class Stack:
-    """A FlatModel's weights, once per client: row i of `weights` is the i-th client's."""
+    """A model with a row of flat weights per client: row i of `weights` is the i-th client's."""
 
     def __init__(self, model: FlatModel, size: int, name: str):
         self.model = model
@@ -32,12 +32,12 @@ class Stack:
         self.normalising = [layer for layer in self.module.modules() if isinstance(layer, StackedBatchNorm2d)]
 
     def load(self, weights: list[torch.Tensor], global_weights: list[torch.Tensor]) -> None:
-        """What the clients start from, and what they were sent."""
+        """Load the weights that the clients start from, and the global weights that were broadcast to them."""
         torch.stack(weights, out=self.weights[: len(weights)])
         self.global_weights = torch.stack(global_weights)
 
     def use(self, clients: int) -> None:
-        """Work on the first so many rows; the optimiser passes over those without a gradient."""
+        """Work on the first `clients` rows; the optimiser skips the others, which have no gradient."""
         self.clients, self.parameters, self.slots = clients, [], []
         for name in self.model.spans:
             view = self.model.view(self.weights[:clients], name)
@@ -57,21 +57,21 @@ class Stack:
         return [self.model.view(weights, name) for name in self.model.parameter_names]
 
     def features(self, x: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
-        """[clients, batch, …] -> [clients, batch, features]; `share` is what a sample counts in its client's mean."""
+        """Features [clients, batch, features] of x; `share` is the weight of a sample in its client's mean."""
         for layer in self.normalising:
             layer.share = share
         x = x.permute(0, 2, 3, 4, 1).contiguous().flatten(0, 1).permute(3, 0, 1, 2)  # as models/stacked.py wants it
         return self._by_client(self.module.features(x))
 
     def head(self, features: torch.Tensor) -> torch.Tensor:
-        """[clients, batch, features] -> [clients, batch, classes]."""
+        """Logits [clients, batch, classes] of features [clients, batch, features]."""
         return self._by_client(self.module.head(features.transpose(0, 1).flatten(1)))
 
     def _by_client(self, x: torch.Tensor) -> torch.Tensor:
         return x.unflatten(1, (self.clients, -1)).transpose(0, 1)
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Gradients of one scalar, the sum over the clients, which share nothing."""
+        """Compute the gradients of one scalar, a sum over the clients; each client's loss affects its own row only."""
         gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
         for slot, gradient in zip(self.slots, gradients, strict=True):
             slot.copy_(gradient)
@@ -79,10 +79,10 @@ class Stack:
 
 @dataclass
 class FusedStep:
-    """One step of several clients as the parts see it; as Step, with the clients as first dimension.
+    """One step of several clients as the parts see it: a Step with the clients as first dimension of its tensors.
 
-    Batches are padded to the longest. `share` and `real_share` [clients, batch] are what a sample counts in the mean
-    over its client's batch: 1/length, or 0 for padding.
+    Batches are padded to the longest. `share` and `real_share` [clients, batch] are the weights of the samples in the
+    mean over their client's batch: 1/length, or 0 for padding.
     """
 
     model: Stack
@@ -98,7 +98,7 @@ class FusedStep:
 
 
 def pad(batches: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The clients' (x, y) as one x, one y, and what each sample counts."""
+    """The clients' batches (x, y) padded to one x and one y, and the weight of each sample in its client's mean."""
     xs, ys = zip(*batches, strict=True)
     lengths = torch.tensor([len(y) for y in ys])[:, None]
     share = (torch.arange(max(map(len, ys))) < lengths) / lengths
@@ -106,7 +106,7 @@ def pad(batches: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor,
 
 
 def cross_entropies(logits: torch.Tensor, labels: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
-    """Each client's mean, of logits [clients, batch, classes]; labels may be soft."""
+    """Each client's mean cross-entropy, from logits [clients, batch, classes]; labels may be soft."""
     losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(0, 1), reduction="none")
     return (losses.view_as(share) * share).sum(1)
 
@@ -114,7 +114,7 @@ def cross_entropies(logits: torch.Tensor, labels: torch.Tensor, share: torch.Ten
 def train(
     stack: Stack, clients: list[Client], starts: list[torch.Tensor]
 ) -> list[tuple[Client, torch.Tensor, dict[str, float]]]:
-    """The local steps, from these weights: each client with its trained weights and each loss term's mean."""
+    """Do the local steps from the weights `starts`, and return each client, its trained weights and mean loss terms."""
     config, parts = clients[0].config, clients[0].config.parts
     changes_batches = any(part.overrides("batch") for part in parts)
     batches = {client.id: list(client.batches()) for client in clients}
@@ -128,12 +128,12 @@ def train(
         active = [client for client, count in zip(clients, steps, strict=True) if count > at]
         if at == 0 or len(active) < stack.clients:
             stack.use(len(active))
-        taken = [(client.x[batches[client.id][at]], client.y[batches[client.id][at]]) for client in active]
-        batch = real = pad(taken)
+        drawn = [(client.x[batches[client.id][at]], client.y[batches[client.id][at]]) for client in active]
+        batch = real = pad(drawn)
         if changes_batches:
             for part in parts:
-                taken = [part.batch(client, x, y) for client, (x, y) in zip(active, taken, strict=True)]
-            batch = pad(taken)
+                drawn = [part.batch(client, x, y) for client, (x, y) in zip(active, drawn, strict=True)]
+            batch = pad(drawn)
         x, y, share = batch
         with autocast(config, stack.model.device):
             features = stack.features(x, share)

@@ -1,10 +1,11 @@
-"""SGD and Adam: torch's fused kernels, through the functions that torch.optim's own classes call.
+"""SGD and Adam by torch's fused kernels, through the functions that torch.optim's own classes call.
 
-Making one of those classes imports torch's compiler: 70 MB and more than a second in every actor, for nothing.
+An instance of those classes imports torch's compiler: 70 MB and more than a second in every actor, for nothing.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,17 +14,19 @@ from torch.optim.sgd import sgd
 
 
 class Optimizer(ABC):
-    """Steps over tensors by their `grad`; those without one are left as they are."""
+    """An optimiser that steps tensors by their `grad`; tensors without one are left as they are."""
 
     def __init__(self, parameters: Sequence[Tensor]):
         self.parameters = parameters
 
     def zero_grad(self) -> None:
+        """Drop all gradients."""
         for parameter in self.parameters:
             parameter.grad = None
 
     @torch.no_grad()
     def step(self) -> None:
+        """Update all parameters that have a gradient."""
         used = [(i, p, p.grad) for i, p in enumerate(self.parameters) if p.grad is not None]
         if used:
             which, parameters, gradients = ([*column] for column in zip(*used, strict=True))
@@ -31,19 +34,19 @@ class Optimizer(ABC):
 
     @abstractmethod
     def update(self, parameters: list[Tensor], gradients: list[Tensor], which: list[int]) -> None:
-        """A step of these parameters; `which` are their places among all."""
+        """Update these parameters by their gradients; `which` are their indices in `self.parameters`."""
 
 
 class Sgd(Optimizer):
-    """As torch.optim.SGD, without dampening."""
+    """SGD as in torch.optim.SGD, without dampening."""
 
     def __init__(self, parameters: Sequence[Tensor], *, lr: float, momentum: float = 0.0, weight_decay: float = 0.0):
         super().__init__(parameters)
-        self.settings = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        self.settings: dict[str, Any] = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         self.settings |= {"dampening": 0.0, "nesterov": False, "maximize": False, "fused": True}
         self.velocities: dict[int, Tensor | None] = {}
 
-    def update(self, parameters, gradients, which):
+    def update(self, parameters: list[Tensor], gradients: list[Tensor], which: list[int]) -> None:
         for i, gradient in zip(which, gradients, strict=True):
             if i not in self.velocities:  # zero has the effect of torch's special first step
                 self.velocities[i] = torch.zeros_like(gradient) if self.settings["momentum"] else None
@@ -51,23 +54,29 @@ class Sgd(Optimizer):
 
 
 class Adam(Optimizer):
-    """As torch.optim.Adam. `moments`, one for each parameter, are changed in place: with them it can go on later."""
+    """Adam as in torch.optim.Adam; it updates `moments`, one dict per parameter, in place, to continue from later."""
 
     def __init__(
         self, parameters: Sequence[Tensor], *, lr: float, weight_decay: float = 0.0,
         betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, moments: list[dict[str, Tensor]] | None = None,
     ):  # fmt: skip
         super().__init__(parameters)
-        self.settings = {"lr": lr, "weight_decay": weight_decay, "eps": eps, "beta1": betas[0], "beta2": betas[1]}
+        self.settings: dict[str, Any] = {
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "eps": eps,
+            "beta1": betas[0],
+            "beta2": betas[1],
+        }
         self.settings |= {"amsgrad": False, "maximize": False, "fused": True}
         self.moments = moments or [fresh_moments(parameter) for parameter in parameters]
 
-    def update(self, parameters, gradients, which):
+    def update(self, parameters: list[Tensor], gradients: list[Tensor], which: list[int]) -> None:
         first, second, steps = ([self.moments[i][name] for i in which] for name in ("exp_avg", "exp_avg_sq", "step"))
         adam(parameters, gradients, first, second, [], steps, **self.settings)
 
 
 def fresh_moments(parameter: Tensor) -> dict[str, Tensor]:
-    """The moments of an Adam that has not stepped yet."""
+    """The moments of Adam for a parameter before the first step."""
     zeros = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
     return zeros | {"step": torch.zeros((), device=parameter.device)}

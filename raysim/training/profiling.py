@@ -1,8 +1,10 @@
-"""Looking at what runs: floating-point operations by torch's own table of formulas, and torch's profiler."""
+"""Profiling: floating-point operations, counted by torch's own table of formulas, and torch's profiler."""
 
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -10,16 +12,19 @@ from torch.utils.flop_counter import flop_registry
 
 
 class FlopCounter(TorchDispatchMode):
-    """`with FlopCounter() as counter: …; counter.total`: 2 per multiply-add, matrix products and convolutions only.
+    """A counter of floating-point operations: `with FlopCounter() as counter: …`, and then `counter.total`.
 
-    torch's FlopCounterMode also keeps the tally by module, through hooks that refuse `torch.autograd.grad`.
+    It counts 2 per multiply-add, in matrix products and convolutions only. torch's own FlopCounterMode also counts by
+    module, through hooks that refuse `torch.autograd.grad`.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.total = 0
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         result = func(*args, **kwargs or {})
         if (formula := flop_registry.get(func._overloadpacket)) is not None:
             self.total += formula(*args, **kwargs or {}, out_val=result)
@@ -27,8 +32,8 @@ class FlopCounter(TorchDispatchMode):
 
 
 @contextmanager
-def profiling():
-    """`with profiling() as found: …`: afterwards `found` holds (table of operators, Chrome trace as JSON)."""
+def profiling() -> Iterator[list[tuple[str, str]]]:
+    """A context `with profiling() as found`, after which `found` has one (table of operators, Chrome trace as JSON)."""
     kinds = [torch.profiler.ProfilerActivity.CPU]
     if torch.cuda.is_available():
         kinds.append(torch.profiler.ProfilerActivity.CUDA)

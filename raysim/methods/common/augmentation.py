@@ -1,7 +1,7 @@
 """Augmentations of FixMatch (Sohn et al., 2020): weak ones flip and shift, strong ones are RandAugment and cutout.
 
-What is done to which image is drawn on the host, so that it is the same on every device; it is done to the whole batch
-on the device it lies on, without a transfer but for the draws.
+All random draws are made on the host, so that they are the same on every device. The operations run on the whole batch
+on its own device; only the draws are transferred.
 """
 
 from collections.abc import Callable
@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-OPERATIONS = 2  # of RandAugment per image
-GREY = 0.5  # of the square that is cut out
+OPERATIONS = 2  # operations of RandAugment per image
+GREY = 0.5  # value of the pixels that cutout covers
 
 
 def weak(x: Tensor, draw: np.random.Generator, flip: bool = True) -> Tensor:
-    """Each image shifted by up to an eighth of its side, with reflection at the border, and flipped or not."""
+    """The images, each shifted by up to an eighth of its side, reflected at the border, and flipped at random."""
     count, _, height, width = x.shape
     down, right = (draw.integers(-(side // 8), side // 8 + 1, size=(count, 1)) for side in (height, width))
     flipped = (draw.random((count, 1)) < 0.5) & flip
@@ -28,23 +28,23 @@ def weak(x: Tensor, draw: np.random.Generator, flip: bool = True) -> Tensor:
 
 
 def strong(x: Tensor, draw: np.random.Generator) -> Tensor:
-    """Two operations of RandAugment on each image in [0, 1], each of a random strength, then cutout."""
+    """The images in [0, 1], each after two operations of RandAugment with random strengths, and cutout."""
     for _ in range(OPERATIONS):
         which, strengths = draw.integers(len(RANDAUGMENT), size=len(x)), draw.random(len(x)).astype(np.float32)
-        changed = x.clone()
+        augmented = x.clone()
         for i, operation in enumerate(RANDAUGMENT.values()):
             chosen = np.flatnonzero(which == i)
             if len(chosen):
                 rows = torch.from_numpy(chosen).to(x.device)
                 strength = torch.from_numpy(strengths[chosen]).to(x.device).view(-1, 1, 1, 1)
-                with torch.autocast(x.device.type, enabled=False):  # pixels need more than eight bits to be moved
-                    changed[rows] = operation(x[rows], strength).clamp(0, 1)
-        x = changed
+                with torch.autocast(x.device.type, enabled=False):  # bf16 is too coarse for positions and pixels
+                    augmented[rows] = operation(x[rows], strength).clamp(0, 1)
+        x = augmented
     return cutout(x, draw)
 
 
 def cutout(x: Tensor, draw: np.random.Generator) -> Tensor:
-    """A grey square of half the side, around a random pixel, in each image; part of it may lie outside."""
+    """The images, each with a grey square of half its side around a random pixel; part of it may lie outside."""
     inside = []
     for side in x.shape[2:]:
         first = draw.integers(side, size=(len(x), 1)) - side // 4
@@ -55,7 +55,7 @@ def cutout(x: Tensor, draw: np.random.Generator) -> Tensor:
 
 
 def _reflected(at: np.ndarray, side: int) -> np.ndarray:
-    """Places outside 0 … side − 1 mirrored at the border pixel, which is not repeated."""
+    """Positions, where those outside 0 … side − 1 are mirrored at the border pixel, which is not repeated."""
     at = np.abs(at)
     return side - 1 - np.abs(side - 1 - at)
 
@@ -64,11 +64,12 @@ def _reflected(at: np.ndarray, side: int) -> np.ndarray:
 
 
 def _part(strength: Tensor) -> Tensor:
+    """The share of the original image in a blend, from 0.05 to 0.95."""
     return 0.05 + 0.9 * strength
 
 
 def _grey(x: Tensor) -> Tensor:
-    """Brightness by the weights of ITU-R 601."""
+    """The brightness of each pixel, by the weights of ITU-R 601."""
     return x if x.shape[1] != 3 else (x * x.new_tensor([0.299, 0.587, 0.114]).view(1, 3, 1, 1)).sum(1, keepdim=True)
 
 
@@ -90,7 +91,7 @@ def _contrast(x: Tensor, strength: Tensor) -> Tensor:
 
 
 def _equalise(x: Tensor, _: Tensor) -> Tensor:
-    """Each value becomes the share of its channel's pixels up to it, counted from those above the lowest."""
+    """Each value as the share of pixels up to it, among those of its channel above the lowest value."""
     flat = x.flatten(2).contiguous()
     ranked = flat.sort(2).values
     upto = torch.searchsorted(ranked, flat, right=True).float()
@@ -100,13 +101,13 @@ def _equalise(x: Tensor, _: Tensor) -> Tensor:
 
 
 def _posterise(x: Tensor, strength: Tensor) -> Tensor:
-    """4 to 8 bits are left."""
+    """Pixels reduced to 4 to 8 bits."""
     step = 2.0 ** (4 - (5 * strength).floor())
     return (x * 255 / step).floor() * step / 255
 
 
 def _sharpness(x: Tensor, strength: Tensor) -> Tensor:
-    """Towards a blur whose centre weighs 5 of 13; the border stays."""
+    """A blend with a blur whose kernel has 5/13 at its centre; the border is not blurred."""
     blurred = x.clone()
     blurred[:, :, 1:-1, 1:-1] = (9 * F.avg_pool2d(x, 3, 1) + 4 * x[:, :, 1:-1, 1:-1]) / 13
     return torch.lerp(blurred, x, _part(strength))
@@ -117,7 +118,7 @@ def _solarise(x: Tensor, strength: Tensor) -> Tensor:
 
 
 def _affine(matrix: Callable[[Tensor], tuple[tuple, tuple]]) -> Callable[[Tensor, Tensor], Tensor]:
-    """An operation that reads each image at other places; `matrix` is given values in [-1, 1)."""
+    """An operation that samples images through an affine map; `matrix` makes its rows from values in [-1, 1)."""
 
     def apply(x: Tensor, strength: Tensor) -> Tensor:
         signed = 2 * strength.view(-1) - 1
@@ -146,6 +147,6 @@ RANDAUGMENT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "rotate": _affine(_rotation),
     "shear x": _affine(lambda s: ((1, 0.3 * s, 0), (0, 1, 0))),
     "shear y": _affine(lambda s: ((1, 0, 0), (0.3 * s, 1, 0))),
-    "translate x": _affine(lambda s: ((1, 0, 0.6 * s), (0, 1, 0))),  # of a width of 2: up to 30 %
+    "translate x": _affine(lambda s: ((1, 0, 0.6 * s), (0, 1, 0))),  # coordinates span 2, so up to 30 %
     "translate y": _affine(lambda s: ((1, 0, 0), (0, 1, 0.6 * s))),
 }

@@ -1,4 +1,4 @@
-"""How a generator of features is trained and measured at the server, and used by clients (FedPA, FedGen)."""
+"""A generator of features: its training and metrics at the server, and its use by clients (FedPA, FedGen)."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from raysim.models.generator import for_classifier
 from raysim.training.optimizers import Adam, fresh_moments
 
 BLOCK = 16  # local steps for which a client generates features at once: fewer, larger operations
-MEASURED = 500  # features whose distances are reported, of all classes the clients had
-Loss = Callable[[Tensor, Tensor, Tensor], Tensor]  # of features, labels, noise: a value, or one per feature to average
+MEASURED = 500  # generated features whose distances are reported, of all classes that clients have
+Loss = Callable[[Tensor, Tensor, Tensor], Tensor]  # (features, labels, noise) -> a value, or one per feature to average
 
 
 def fresh_state(classifier: FlatModel, noise_size: int, seed: int) -> dict[str, object]:
-    """What a server keeps of a generator of this classifier's features: its weights and Adam's moments."""
+    """The server's state for a new generator of this classifier's features: its weights and Adam's moments."""
     model = for_classifier(classifier, noise_size, seed=seed)
     return {"generator": model.weights, "adam": fresh_moments(model.flat_parameter)}
 
 
 @torch.no_grad()
 def make(model: FlatModel, noise: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Features with their labels."""
+    """Features generated from noise and labels, and the labels."""
     return model.module(noise, labels), labels
 
 
 def draw_inputs(
     stream: np.random.Generator, counts: Tensor, size: int, noise_size: int, uniform: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Noise, and labels in proportion to the counts: drawn on the host, moved to the counts' device once."""
+    """Noise, and labels drawn in proportion to the counts: drawn on the host, moved to the counts' device once."""
     weights = counts.double().cpu().numpy()
     labels = torch.from_numpy(stream.choice(len(weights), size, p=weights / weights.sum()))
     draw = stream.random if uniform else stream.standard_normal
@@ -42,30 +42,30 @@ def draw_inputs(
 
 
 def fidelity(made: Tensor, labels: Tensor, heads: Tensor, biases: Tensor, shares: Tensor) -> Tensor:
-    """FedPA eq. 5: each client's head on all features, weighted by its share of the label; factor 1/(B·clients)."""
+    """FedPA eq. 5: cross-entropies of all heads, weighted by the client's share of the label; mean over B·clients."""
     logits = made @ heads.mT + biases[:, None]  # client × sample × class
     losses = F.cross_entropy(logits.flatten(0, 1), labels.repeat(len(heads)), reduction="none")
     return (losses.view(len(heads), -1) * shares[:, labels]).mean()
 
 
 def prototype_distance(features: Tensor, labels: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
-    """FedPA eqs. 6 and 10: each sample's L2 distance to its label's prototype; a class without one adds nothing."""
+    """FedPA eqs. 6 and 10: each sample's L2 distance to its label's prototype; 0 for a class without one."""
     return torch.linalg.vector_norm(features - prototypes[labels], dim=-1) * known[labels]
 
 
 def diversity(made: Tensor, labels: Tensor, noise: Tensor, pairs: str = "same") -> Tensor:
-    """FedPA eq. 7, over pairs with the same label; or with different ones, or over all (FedGen)."""
+    """The diversity loss of FedPA eq. 7, over pairs with the same label, with different ones, or over all (FedGen)."""
     same = labels[:, None] == labels
     counted = {"same": same, "different": ~same, "all": torch.ones_like(same)}[pairs]
-    # Differences written out: their norm has gradient 0, not NaN, where a pair is one sample twice.
+    # Differences are written out: their norm has gradient 0, not NaN, where a sample is paired with itself.
     apart, noise_apart = (torch.linalg.vector_norm(v[:, None] - v, dim=2) for v in (made, noise))
     return (-(counted * apart * noise_apart).mean()).exp()
 
 
 def class_distances(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean L2 distance of two features of one class, and of two classes; 0 where there are no such two.
+    """Mean L2 distance between two features of one class, and of different classes; 0 where there are no such pairs.
 
-    FedPA's table V leaves the measure open. That its two figures agree for the untrained generator speaks for pairs.
+    FedPA's table V leaves the measure open; that its two figures agree for the untrained generator suggests pairs.
     """
     apart = torch.cdist(features, features, compute_mode="donot_use_mm_for_euclid_dist")
     same = labels[:, None] == labels
@@ -74,7 +74,7 @@ def class_distances(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def measure(features: Tensor, labels: Tensor, prefix: str) -> dict[str, float]:
-    """Their distances (FedPA's table V) as metrics."""
+    """The distances of features within and between classes (FedPA's table V), as metrics."""
     intra, inter = torch.stack(class_distances(features, labels)).tolist()
     return {f"{prefix}intra": intra, f"{prefix}inter": inter}
 
@@ -83,20 +83,23 @@ def train_generator(
     model: FlatModel, moments: dict[str, Tensor], settings: dict[str, float], inputs: tuple[Tensor, Tensor],
     batch_size: int, losses: dict[str, tuple[float, Loss]],
 ) -> dict[str, float]:  # fmt: skip
-    """Adam on Σ factor·loss, a step per batch of (noise, labels), going on from its moments; the losses' means."""
+    """Train the generator by Adam on Σ factor·loss, one step per batch of (noise, labels); returns the mean losses.
+
+    The training continues from the moments, which are changed in place.
+    """
     optimizer = Adam(
         [model.flat_parameter],
         lr=settings["lr"],
         weight_decay=settings["weight_decay"],
-        moments=[moments],  # which are changed in place
+        moments=[moments],
     )
     batches = list(zip(*(values.split(batch_size) for values in inputs), strict=True))
     factors = torch.tensor([factor for factor, _ in losses.values()], device=model.device)
     totals = torch.zeros_like(factors)
     model.module.train()
     for noise, labels in batches if losses else ():
-        made = model.module(noise, labels)
-        values = torch.stack([loss(made, labels, noise).mean() for _, loss in losses.values()])
+        features = model.module(noise, labels)
+        values = torch.stack([loss(features, labels, noise).mean() for _, loss in losses.values()])
         model.gradients.zero_()
         (values * factors).sum().backward()
         optimizer.step()

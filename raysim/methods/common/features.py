@@ -1,4 +1,4 @@
-"""What the methods compute on features: class sums, class activation, hard features, matching losses, synthesis."""
+"""Computations on features: class sums and means, class activation, hard features, matching losses, synthesis."""
 
 from collections.abc import Callable
 
@@ -12,13 +12,13 @@ from raysim.training.optimizers import Adam
 def class_sums(
     features: torch.Tensor, labels: torch.Tensor, classes: int, counted: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sum of features and number of samples per class; as a product, which is deterministic on every device.
+    """Sum of features and number of samples per class, by a matrix product, which is deterministic on every device.
 
-    A further first dimension is for several clients; `counted` says which samples are no padding.
+    Tensors may have the clients as first dimension; `counted` then marks the samples that are not padding.
     """
     member = F.one_hot(labels, classes).float()
     member = member if counted is None else member * counted[..., None]
-    with torch.autocast(features.device.type, enabled=False):  # sums need all their bits
+    with torch.autocast(features.device.type, enabled=False):  # sums need full precision
         return member.mT @ features.float(), member.sum(-2)
 
 
@@ -29,24 +29,27 @@ def fused_class_sums(step: FusedStep, classes: int) -> tuple[torch.Tensor, torch
 
 
 def class_means(sums: torch.Tensor, counts: torch.Tensor, before: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Prototypes from sums over a class's samples, and which classes have one; an unseen class keeps its last."""
+    """Prototypes from per-class sums and counts, and which classes have one; an unseen class keeps its last.
+
+    `before` is what this returned earlier, or empty.
+    """
     means, seen = sums / counts.clamp(min=1)[:, None], counts > 0
     prototypes = torch.where(seen[:, None], means, before.get("prototypes", means))
     return {"prototypes": prototypes, "known": seen | before.get("known", seen)}
 
 
 def class_activation(head: torch.nn.Linear, labels: torch.Tensor) -> torch.Tensor:
-    """Eq. 8: ∂q^y/∂z. The head is linear, so that is its row y whatever z is."""
+    """The class activation ∂q^y/∂z (eq. 8); since the head is linear, this is its row y for any z."""
     return head.weight.detach()[labels]
 
 
 def hard_features(features: torch.Tensor, prototypes: torch.Tensor, mu: float) -> torch.Tensor:
-    """Eq. 10: away from the class's prototype for μ > 0, towards it for μ < 0."""
+    """Features shifted away from their class's prototype for μ > 0, towards it for μ < 0 (eq. 10)."""
     return (1 + mu) * features - mu * prototypes
 
 
 def matching_loss(made: torch.Tensor, real: torch.Tensor, how: str, temperature: float) -> torch.Tensor:
-    """Per sample, how far the masked features of the synthetic image are from those to match (eqs. 9 and 11)."""
+    """The distance of each synthetic image's masked features from those to match (eqs. 9 and 11)."""
     if how == "mse":
         return (made - real).square().mean(1)
     if how == "kl-sum":
@@ -63,23 +66,24 @@ def optimise_images(
     start: torch.Tensor, objective: Callable[[torch.Tensor], torch.Tensor], steps: int, lr: float,
     limits: tuple[torch.Tensor, torch.Tensor] | None = None, tolerance: float = 0.0,
 ) -> torch.Tensor:  # fmt: skip
-    """Adam on the pixels alone, towards a low objective; with `tolerance`, no longer than it helps.
+    """The images after Adam on their pixels has lowered the objective.
 
-    The objective is a sum over the images, and Adam is element-wise: each image evolves by itself.
+    The objective is a sum over the images, and Adam is element-wise: each image evolves by itself. With `tolerance`, it
+    stops once ten steps lower the objective by less than that share.
     """
-    made = start.clone(memory_format=torch.channels_last).requires_grad_()
-    optimizer = Adam([made], lr=lr)
+    images = start.clone(memory_format=torch.channels_last).requires_grad_()
+    optimizer = Adam([images], lr=lr)
     before = float("inf")
     for step in range(steps):
-        loss = objective(made)
-        if tolerance and step % 10 == 0:  # the one transfer to the host, so only where it is asked for
-            now = loss.item()
-            if before - now < tolerance * before:
+        loss = objective(images)
+        if tolerance and step % 10 == 0:  # a transfer to the host, so only with a tolerance
+            value = loss.item()
+            if before - value < tolerance * before:
                 break
-            before = now
-        (made.grad,) = torch.autograd.grad(loss, [made])
+            before = value
+        (images.grad,) = torch.autograd.grad(loss, [images])
         optimizer.step()
         if limits is not None:
             with torch.no_grad():
-                made.clamp_(*limits)
-    return made.detach()
+                images.clamp_(*limits)
+    return images.detach()

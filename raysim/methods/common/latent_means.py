@@ -1,4 +1,4 @@
-"""Latent means as FedDPMS shares them: whose, with noise, which are usable, as images, for whom."""
+"""Latent means as FedDPMS shares them: computed, made noisy, filtered, decoded to images and matched to clients."""
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from raysim.models.vae import VaeClassifier
 def abundant_means(
     module: VaeClassifier, x: Tensor, y: Tensor, classes: int, batch_size: int, count: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean latents of the classes with most samples (the lower of equals first), those classes, their samples."""
+    """Mean latents of the classes with most samples (of equals the lower first), these classes and their counts."""
     features = torch.cat([module.features(part) for part in x.split(batch_size)])
     sums, counts = class_sums(features, y, classes)
     most = (-counts).argsort(stable=True)[:count]
@@ -21,20 +21,20 @@ def abundant_means(
 
 
 def noisy(mean: Tensor, deviation: Tensor | float, draw: np.random.Generator) -> Tensor:
-    """Normal noise, drawn on the host, added to every element."""
+    """The mean plus normal noise on every element, drawn on the host."""
     noise = torch.from_numpy(draw.standard_normal(mean.shape, dtype=np.float32))
     return mean + deviation * noise.to(mean.device)
 
 
 def images(module: VaeClassifier, z: Tensor, limits: tuple[Tensor, Tensor]) -> Tensor:
-    """Decoded to normalised images, between the values of black and white."""
+    """Latent vectors decoded to normalised images, between the values of black and white."""
     low, high = limits
     return low + (high - low) * module.decoder(z)
 
 
 @torch.no_grad()
 def frozen_images(module: VaeClassifier, z: Tensor, limits: tuple[Tensor, Tensor], batch_size: int) -> Tensor:
-    """The same in batches, without gradient."""
+    """Latent vectors decoded as by `images`, but in batches and without gradient."""
     return torch.cat([images(module, part, limits) for part in z.split(batch_size)])
 
 
@@ -43,22 +43,27 @@ def usable(
     module: VaeClassifier, means: Tensor, labels: Tensor, deviation: float, draw: np.random.Generator,
     limits: tuple[Tensor, Tensor], quota: int, tries: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """For every label, noisy copies of its mean whose image is classified as it: `quota`, or what the tries gave."""
+    """Noisy copies of each mean whose images are classified as its label, and their labels.
+
+    There are `quota` per label, or as many as were found in `tries` draws of `quota` candidates.
+    """
     found = []
     for mean, label in zip(means, labels, strict=True):
-        kept = means[:0]
+        accepted = means[:0]
         for _ in range(tries):
             z = noisy(mean.expand(quota, -1), deviation, draw)
             right = module(images(module, z, limits)).argmax(1) == label
-            kept = torch.cat([kept, z[right]])[:quota]
-            if len(kept) == quota:
+            accepted = torch.cat([accepted, z[right]])[:quota]
+            if len(accepted) == quota:
                 break
-        found.append(kept)
-    return torch.cat(found), torch.cat([label.expand(len(kept)) for label, kept in zip(labels, found, strict=True)])
+        found.append(accepted)
+    return torch.cat(found), torch.cat([label.expand(len(z)) for label, z in zip(labels, found, strict=True)])
 
 
 def match(wanted: dict[int, set[int]], offered: dict[int, set[int]]) -> dict[int, int]:
-    """Client -> the other client that offers most of the classes it wants, of equals the lowest id; or nobody.
+    """Client -> the other client that offers most of the classes it wants, of equals the one with the lowest id.
+
+    A client to which no other offers any of its classes is left out.
 
     >>> match({0: {7, 8, 9}, 1: {0}}, {1: {1, 7}, 3: {2, 8}, 5: {8, 9}})
     {0: 5}

@@ -1,23 +1,23 @@
-"""What methods without labels for everything need: pseudo-labels, and mixtures of samples."""
+"""Pseudo-labels for images without labels, and mixtures of samples."""
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-UNLABELLED = -1
+UNLABELLED = -1  # in place of a label
 
 
 @torch.no_grad()
 def predictions(module: torch.nn.Module, x: Tensor, batch: int) -> tuple[Tensor, Tensor]:
-    """The likeliest class of each image and its probability, by a module in evaluation mode."""
+    """The most likely class of each image and its probability, by a module in evaluation mode."""
     logits = [module(part) for part in x.split(batch)]
     top = torch.cat(logits).softmax(1).max(1)
     return top.indices, top.values
 
 
 def pseudo_labels(labels: Tensor, confidence: Tensor, threshold: float) -> Tensor:
-    """The labels whose probability is above the threshold, -1 for the others.
+    """The labels whose probability is above the threshold, and -1 in place of the others.
 
     >>> pseudo_labels(torch.tensor([3, 1, 2]), torch.tensor([0.96, 0.95, 0.2]), 0.95).tolist()
     [3, -1, -1]
@@ -26,12 +26,14 @@ def pseudo_labels(labels: Tensor, confidence: Tensor, threshold: float) -> Tenso
 
 
 def soft(labels: Tensor, classes: int) -> Tensor:
-    """Labels as probabilities, if they are not already."""
+    """Labels as probabilities [samples, classes]; soft labels as they are."""
     return F.one_hot(labels.long(), classes).float() if labels.ndim == 1 else labels
 
 
-def mixed(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor], share: float, classes: int):
-    """Mixup: share·first + (1 − share)·second, of images and of labels.
+def mixed(
+    first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor], share: float, classes: int
+) -> tuple[Tensor, Tensor]:
+    """Mixup of two batches: share·first + (1 − share)·second, for images and for labels.
 
     >>> x, y = mixed((torch.ones(1), torch.tensor([0])), (torch.zeros(1), torch.tensor([1])), 0.25, 2)
     >>> x.tolist(), y.tolist()
@@ -42,5 +44,5 @@ def mixed(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor], share: fl
 
 
 def draw_rows(rows: np.ndarray, draw: np.random.Generator, count: int) -> np.ndarray:
-    """So many of these rows, at random and with repetition."""
+    """`count` of these rows, drawn at random with replacement."""
     return rows[draw.integers(len(rows), size=count)]

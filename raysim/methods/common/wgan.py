@@ -1,10 +1,12 @@
-"""Training a WGAN-GP (Gulrajani et al., 2017) in slices that can be repeated; with a private critic if asked for.
+"""Training of a WGAN-GP (Gulrajani et al., 2017) in repeatable slices, with a differentially private critic if wanted.
 
-A step is a step of the critic; after every `critic_steps` of them comes one of the generator. A slice of steps depends
-on the state it goes on from and one stream of draws: done again, or elsewhere, it gives the same.
+A step is a step of the critic; after every `critic_steps` of them the generator takes one. A slice of steps depends
+only on the state it continues from and on one stream of draws: repeated, it gives the same result on any actor.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,105 +21,116 @@ from raysim.privacy.figures import Figure
 from raysim.settings import setting
 from raysim.training.optimizers import Adam, fresh_moments
 
-BETAS = (0.0, 0.9)  # of Adam, as in WGAN-GP
+if TYPE_CHECKING:
+    from raysim.config import RunConfig
+    from raysim.engine.server import Server
+
+BETAS = (0.0, 0.9)  # Adam's, as in WGAN-GP
 SAMPLED = 500  # images generated at once
 
 
 @dataclass(frozen=True)
 class GanPart(Part):
-    """The settings of a part that trains a GAN before the first round."""
+    """A part that trains GANs before the first round: its settings and its privacy figures."""
 
-    replies_with_model = False  # a GAN knows nothing of the classifier
+    replies_with_model = False  # GANs are trained without the classifier
 
-    pool: int = setting(40_000, "synthetic images, of all clients together; 0: no GAN at all", minimum=0)
+    pool: int = setting(40_000, "synthetic images of all clients together; 0: no GAN", minimum=0)
     gan_rounds: int = setting(200, "rounds of GAN training", minimum=1)
-    gan_steps: int = setting(90, "critic steps in each of them", minimum=1)
-    gan_batch: int = setting(64, "real images per critic step, and as many generated", minimum=2)
-    gan_lr: float = setting(1e-4, "of Adam, for both networks", above=0)
+    gan_steps: int = setting(90, "critic steps per GAN round", minimum=1)
+    gan_batch: int = setting(64, "real images per critic step, and as many generated ones", minimum=2)
+    gan_lr: float = setting(1e-4, "learning rate of Adam, for generator and critic", above=0)
     critic_steps: int = setting(5, "critic steps per generator step", minimum=1)
     penalty: float = setting(10.0, "weight of the gradient penalty", minimum=0)
-    noise: int = setting(100, "size of the generator's noise", minimum=1)
+    noise: int = setting(100, "size of the generator's noise vector", minimum=1)
     width: int = setting(
         64, "channels of the critic's first layer; the next have twice and four times as many", minimum=1
     )
-    epsilon: float | None = setting(None, "ε of the whole GAN training; none: not private (no certificate)", above=0)
-    delta: float = setting(1e-5, "δ that goes with it", above=0, maximum=1)
-    clip: float = setting(1.0, "norm that a sample's critic gradient is cut to, where there is an ε", above=0)
+    epsilon: float | None = setting(
+        None, "ε of a client's whole GAN training; none: not private (no certificate)", above=0
+    )
+    delta: float = setting(1e-5, "δ of the (ε, δ) of the GAN training", above=0, maximum=1)
+    clip: float = setting(1.0, "norm to which a sample's critic gradient is clipped, if epsilon is given", above=0)
 
-    def check(self, config):
+    def check(self, config: "RunConfig") -> None:
         if others := [part.name for part in config.parts if isinstance(part, GanPart) and part is not self]:
             raise InputError(f"--method {config.method}: {self.name} and {others[0]} both train GANs; use one of them")
 
     def privacy(self, samples: int) -> Privacy | None:
-        """What a client with so many samples adds to its critic's gradients."""
+        """The private steps of a client with this many samples; None without an ε."""
         if self.epsilon is None:
             return None
         rate = min(1.0, self.gan_batch / samples)
         return Privacy.calibrated(self.epsilon, self.delta, rate, self.gan_rounds * self.gan_steps, self.clip)
 
     def privacy_facts(self, privacy: Privacy | None) -> dict[str, float]:
-        """Of a client's GAN training: its ε, by the accountant and by SDA-FL's formula."""
+        """The ε of a client's GAN training, by the accountant and by SDA-FL's formula, and its σ."""
         if privacy is None:
             return {}
         paper = sdafl_epsilon(privacy.noise_multiplier, privacy.rate, self.gan_steps, self.delta)
         return {"epsilon": privacy.epsilon(self.delta), "paper_epsilon": paper, "sigma": privacy.noise_multiplier}
 
-    def certificate(self, server) -> list[Figure]:
-        """ε of the client whose images say most, beside the paper's; or why there is none."""
-        if (kept := server.state[self.name].get("privacy")) is None:
+    def certificate(self, server: "Server") -> list[Figure]:
+        """The largest ε of all clients, beside that of SDA-FL's formula; or the reason why there is none."""
+        if (facts := server.state[self.name].get("privacy")) is None:
             why = "no certificate: the critic's gradients are not clipped, so nothing bounds what one sample changes"
             return [Figure("epsilon", None, note=why)]
         note = f"δ {self.delta:g}, of the GAN's images alone; one sample added or removed, counts of labels public"
-        paper = f"by the paper's eq. 2: of one GAN round ({self.gan_steps} steps), not of all {self.gan_rounds}"
+        paper = f"by SDA-FL's eq. 2: of one GAN round ({self.gan_steps} steps), not of all {self.gan_rounds}"
         return [
-            Figure("epsilon", kept["epsilon"], note=note),
-            Figure("paper_epsilon", kept["paper_epsilon"], note=paper),
+            Figure("epsilon", facts["epsilon"], note=note),
+            Figure("paper_epsilon", facts["paper_epsilon"], note=paper),
         ]
 
-    def note_privacy(self, server, facts: list[dict]) -> None:
-        """Keep and report the client's with the largest ε."""
+    def note_privacy(self, server: "Server", facts: list[dict[str, Any]]) -> None:
+        """Put the privacy facts of the client with the largest ε into the state and the metrics."""
         if self.epsilon is not None:
-            worst = max(facts, key=lambda one: one["epsilon"])
-            kept = {key: float(worst[key]) for key in ("epsilon", "paper_epsilon", "sigma")}
-            server.state[self.name]["privacy"] = kept
-            server.metrics |= {f"{self.name}.{key}": value for key, value in kept.items()}
+            largest = max(facts, key=lambda one: one["epsilon"])
+            worst = {key: float(largest[key]) for key in ("epsilon", "paper_epsilon", "sigma")}
+            server.state[self.name]["privacy"] = worst
+            server.metrics |= {f"{self.name}.{key}": value for key, value in worst.items()}
 
 
 class Gan:
-    """A generator and a critic with their optimisers, from a state or new."""
+    """A generator and a critic with their optimisers, new or continued from a state."""
 
     def __init__(
-        self, part: GanPart, shape, classes: int, device: torch.device, state: dict | None = None, seed: int = 0
-    ):
+        self, part: GanPart, shape: Sequence[int], classes: int, device: torch.device,
+        state: dict[str, Any] | None = None, seed: int = 0,
+    ):  # fmt: skip
         self.part, self.classes = part, classes
-        modules = build_gan(part.noise, tuple(shape), part.width, classes, seed)
+        channels, height, width = shape
+        modules = build_gan(part.noise, (channels, height, width), part.width, classes, seed)
         self.generator, self.critic = (FlatModel(module, device) for module in modules)
-        self.done = 0  # steps of the critic
+        self.done = 0  # steps of the critic so far
         if state:
             self.done = state["done"]
             self.generator.load(state["generator"])
             self.critic.load(state["critic"])
         models = {"generator": self.generator, "critic": self.critic}
-        kept = (state or {}).get("adam") or {name: fresh_moments(m.flat_parameter) for name, m in models.items()}
-        self.moments = kept
+        moments = (state or {}).get("adam") or {name: fresh_moments(m.flat_parameter) for name, m in models.items()}
+        self.moments: dict[str, dict[str, Tensor]] = moments
         self.optimizers = {
-            name: Adam([model.flat_parameter], lr=part.gan_lr, betas=BETAS, moments=[kept[name]])
+            name: Adam([model.flat_parameter], lr=part.gan_lr, betas=BETAS, moments=[moments[name]])
             for name, model in models.items()
         }
 
     def state(self) -> dict[str, object]:
-        """All that is needed to go on."""
+        """All that is needed to continue the training."""
         return {
             "done": self.done, "generator": self.generator.weights, "critic": self.critic.weights, "adam": self.moments
         }  # fmt: skip
 
-    def train(self, x: Tensor, conditions: Tensor, steps: int, draw: np.random.Generator, privacy: Privacy | None):
-        """So many steps of the critic on these images in [-1, 1], and of the generator as they are due."""
+    def train(
+        self, x: Tensor, conditions: Tensor, steps: int, draw: np.random.Generator, privacy: Privacy | None
+    ) -> None:
+        """Train the critic for `steps` steps on images in [-1, 1], and the generator whenever a step of it is due."""
         for _ in range(steps):
             rows = self._rows(len(x), draw, privacy)
             real, given = x[rows], conditions[rows]
             mix = torch.from_numpy(draw.random(len(real), dtype=np.float32)).to(x.device)
-            # For privacy by the running statistics: batch-norm's own would let one sample change the others' gradients.
+            # A private critic needs running statistics: by those of the batch, one sample would change the others'
+            # generated images, and so their gradients.
             self.generator.module.train(privacy is None)
             with torch.no_grad():
                 fake = self.generator.module(self._noise(draw, len(real)), given)
@@ -134,7 +147,7 @@ class Gan:
         return torch.cat([self.generator.module(self._noise(draw, len(c)), c) for c in conditions.split(SAMPLED)])
 
     def _rows(self, samples: int, draw: np.random.Generator, privacy: Privacy | None) -> Tensor:
-        """A batch; for privacy a Poisson sample, whose size varies: what the accountant assumes."""
+        """The rows of a batch; for privacy a Poisson sample of varying size, as the accountant assumes."""
         if privacy is None:
             rows = draw.integers(samples, size=self.part.gan_batch)
         else:
@@ -145,7 +158,9 @@ class Gan:
         noise = draw.standard_normal((count, self.part.noise), dtype=np.float32)
         return torch.from_numpy(noise).to(self.generator.device)
 
-    def _critic_step(self, real, fake, mix, given, draw, privacy) -> None:
+    def _critic_step(
+        self, real: Tensor, fake: Tensor, mix: Tensor, given: Tensor, draw: np.random.Generator, privacy: Privacy | None
+    ) -> None:
         critic = self.critic
         if privacy is None:
             critic.gradients.zero_()
@@ -154,32 +169,34 @@ class Gan:
             noise = draw.standard_normal(critic.trainable, dtype=np.float32)
             inputs = (real, fake, mix, given)
             private_gradient(critic, sample_loss(critic.module, self.part.penalty), inputs, privacy, noise)
-            critic.gradients /= self.part.gan_batch  # the expected size: the real one is not public
+            critic.gradients /= self.part.gan_batch  # the expected batch size: the actual one is not public
         self.optimizers["critic"].step()
 
     def _generator_step(self, given: Tensor, draw: np.random.Generator) -> None:
         self.generator.module.train()
         self.critic.module.requires_grad_(False)
         self.generator.gradients.zero_()
-        made = self.generator.module(self._noise(draw, len(given)), given)
-        (-self.critic.module(made, given).mean()).backward()
+        fake = self.generator.module(self._noise(draw, len(given)), given)
+        (-self.critic.module(fake, given).mean()).backward()
         self.optimizers["generator"].step()
         self.critic.module.requires_grad_(True)
 
 
 def penalties(slope: Tensor) -> Tensor:
-    """(‖∂D/∂x̂‖ − 1)² per sample, of gradients [..., channels, height, width]."""
+    """The penalty (‖∂D/∂x̂‖ − 1)² of each sample, from its gradient [..., channels, height, width]."""
     return (torch.linalg.vector_norm(slope, dim=(-3, -2, -1)) - 1).square()
 
 
 def between(real: Tensor, fake: Tensor, mix: Tensor) -> Tensor:
-    """x̂ on the line from a generated to a real image, where the penalty is taken."""
+    """The points x̂ between generated and real images, at which the gradient penalty is taken."""
     mix = mix[..., None, None, None]
     return mix * real + (1 - mix) * fake
 
 
-def critic_losses(critic, real: Tensor, fake: Tensor, mix: Tensor, given: Tensor, penalty: float) -> Tensor:
-    """D(fake) − D(real) + penalty·(‖∂D/∂x̂‖ − 1)², per sample; its mean is the critic's loss."""
+def critic_losses(
+    critic: torch.nn.Module, real: Tensor, fake: Tensor, mix: Tensor, given: Tensor, penalty: float
+) -> Tensor:
+    """The critic's loss of each sample: D(fake) − D(real) + penalty·(‖∂D/∂x̂‖ − 1)²."""
     losses = critic(fake, given) - critic(real, given)
     if not penalty:
         return losses
@@ -188,8 +205,8 @@ def critic_losses(critic, real: Tensor, fake: Tensor, mix: Tensor, given: Tensor
     return losses + penalty * penalties(slope)
 
 
-def sample_loss(critic: torch.nn.Module, penalty: float):
-    """The same of one sample, as a function of the critic's parameters that torch.func can differentiate and batch."""
+def sample_loss(critic: torch.nn.Module, penalty: float) -> Callable[..., Tensor]:
+    """The critic's loss of one sample, as a function of its parameters that torch.func can differentiate and batch."""
 
     def loss(parameters: dict[str, Tensor], real: Tensor, fake: Tensor, mix: Tensor, given: Tensor) -> Tensor:
         def score(x: Tensor) -> Tensor:
@@ -202,5 +219,5 @@ def sample_loss(critic: torch.nn.Module, penalty: float):
 
 
 def to_unit(pixels: Tensor) -> Tensor:
-    """Pixels in [0, 1] as a GAN sees them, in [-1, 1]."""
+    """Pixels in [0, 1] scaled to [-1, 1], the range of a GAN's images."""
     return 2 * pixels - 1
