@@ -72,7 +72,7 @@ def run(config: RunConfig, reporter: Reporter | None = None) -> tuple[Path, dict
             reporter.say(f"run directory: {out}")
             data = store(config, *inputs.pop(), runner.put)
             release_memory()
-            callbacks = Callbacks(listeners(config, directory, reporter, trackers, prepared, data))
+            callbacks = Callbacks(listeners(config, directory, reporter, trackers, prepared=prepared, data=data))
             ending.callback(callbacks.close)
             runner.on_event = lambda kind, /, **details: callbacks.on_event(kind, details)
             for note in prepared.notes:
@@ -80,10 +80,12 @@ def run(config: RunConfig, reporter: Reporter | None = None) -> tuple[Path, dict
             try:
                 actors = runner.start(config, data)
                 warn_of_mixed_hardware(actors, callbacks, reporter)
-                record_start(config, directory, prepared, data, actors, plan)
+                record_start(config, directory, prepared, data, actors=actors, plan=plan)
                 callbacks.on_start(config.settings(), out)
                 setup = time.perf_counter() - started
-                result = simulate(config, data, runner, actors, directory, callbacks, reporter)
+                result = simulate(
+                    config, data, runner, actors, directory=directory, callbacks=callbacks, reporter=reporter
+                )
                 summary = summarise(config, result) | times(started, setup)
                 directory.finish(result.models, summary)  # before anything is drawn
                 summary |= callbacks.on_result(result)

@@ -105,7 +105,16 @@ class FedDPMS(Part):
         if self.release == "once":
             means = latents.noisy(means, self.noise, draw)
         else:
-            means, labels = latents.usable(module, means, labels, self.noise, draw, limits, self.quota, self.tries)
+            means, labels = latents.usable(
+                module,
+                means,
+                labels,
+                deviation=self.noise,
+                draw=draw,
+                limits=limits,
+                quota=self.quota,
+                tries=self.tries,
+            )
         return Upload(rows={"means": means, "labels": labels}, metadata=metadata | {"samples": samples})
 
     def reply(self, clients):
@@ -162,5 +171,14 @@ class FedDPMS(Part):
         limits = server.scale.limits()
         if self.release == "once":
             draw = server.stream(f"{self.name}/variation/{client}")
-            z, labels = latents.usable(module, z, labels, self.variation, draw, limits, self.quota, self.tries)
+            z, labels = latents.usable(
+                module,
+                z,
+                labels,
+                deviation=self.variation,
+                draw=draw,
+                limits=limits,
+                quota=self.quota,
+                tries=self.tries,
+            )
         return to_host({"images": latents.frozen_images(module, z, limits, server.config.eval_batch), "labels": labels})

@@ -195,7 +195,7 @@ def train(client: Client) -> dict[str, float]:
             x, y = part.batch(client, x, y)
         with autocast(client.config, model.device):
             features, logits, ce = client.forward(module, x, y)
-            step = Step(x, y, real_x, real_y, features, logits, ce)
+            step = Step(x=x, y=y, real_x=real_x, real_y=real_y, features=features, logits=logits, ce=ce)
             loss = ce * math.prod(part.ce_weight(client) for part in parts)
             terms = {"ce": ce}
             for part in parts:

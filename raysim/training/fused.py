@@ -139,7 +139,19 @@ def train(
             features = stack.features(x, share)
             logits = stack.head(features)
             ce = cross_entropies(logits, y, share)
-            step = FusedStep(stack, *batch, *real, features, logits, ce)
+            real_x, real_y, real_share = real
+            step = FusedStep(
+                model=stack,
+                x=x,
+                y=y,
+                share=share,
+                real_x=real_x,
+                real_y=real_y,
+                real_share=real_share,
+                features=features,
+                logits=logits,
+                ce=ce,
+            )
             loss = ce * ce.new_tensor([math.prod(part.ce_weight(client) for part in parts) for client in active])
             terms = {"ce": ce}
             for part in parts:
