@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.faults import clusters, killed, misbehaving
+from tests.faults import anyone, clusters, killed, misbehaving
 from tests.faults.harness import Lab, Outcome
 
 SCENARIOS = {
@@ -28,6 +28,7 @@ SCENARIOS = {
     "store": clusters.store,
     "memory": clusters.memory,
     "policies": misbehaving.policies,
+    "anyone": anyone.anyone,
 }
 
 

@@ -89,11 +89,11 @@ def driver(lab: Lab, kills: int = 20, rounds: int = 60) -> Outcome:
     return outcome
 
 
-def resume(lab: Lab, settings: list, out: Path):
-    """Go on with a run that may not have got far enough to be resumed: the process, rounds told before, when."""
+def resume(lab: Lab, settings: list, out: Path, log: str = "log"):
+    """Go on with a run that may not have got far enough to be resumed: the process, rounds recorded before, when."""
     began, before = time.time(), told(out)
     words = ["resume", out] if (out / "config.json").exists() else ["run", *settings, "--out", out, "--resume"]
-    return lab.start(*words, "--actors", 2), before, began
+    return lab.start(*words, "--actors", 2, log=log), before, began
 
 
 def reach(lab: Lab, moment: str, process, out: Path, before: int, began: float) -> bool:
