@@ -77,8 +77,6 @@ def _check_last_word(lab: Lab, what: str, log: str, outcome: Outcome) -> None:
         outcome.problems.append(f"{what}: {len(ours)} lines of ours, the last of all {lab.said(log)[-1:]}")
 
 
-def flags(settings: dict[str, object]) -> list[str | Path]:
+def flags(settings: dict[str, object]) -> list[str]:
     """Settings as words of the command line."""
-    return [
-        f"{flag(key)}={str(value).lower() if isinstance(value, bool) else value}" for key, value in settings.items()
-    ]
+    return [f"{flag(key)}={value}" for key, value in settings.items()]
