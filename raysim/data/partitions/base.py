@@ -73,8 +73,9 @@ class Partitioner(ABC):
         """
 
     def label(self) -> str:
-        """Its name and settings as in tables and in the keys of the papers' figures: `dirichlet 0.1`."""
-        values = (f"{value:g}" if isinstance(value, float) else str(value) for value in as_dict(self).values())
+        """Its name and its first setting as in tables and in the keys of the papers' figures: `dirichlet 0.1`."""
+        first = list(as_dict(self).values())[:1]
+        values = (f"{value:g}" if isinstance(value, float) else str(value) for value in first)
         return " ".join([self.name, *values])
 
     def words(self) -> str:
@@ -83,14 +84,9 @@ class Partitioner(ABC):
 
     @classmethod
     def parse(cls, value: str) -> dict[str, object] | None:
-        """The settings meant by what follows the colon in `classes:2`; None if it cannot be read.
-
-        As it stands, it is for partitions with one setting or none.
-        """
-        keys = list(setting_fields(cls))
-        if len(keys) > 1 or bool(value) != bool(keys):
-            return None
-        return dict.fromkeys(keys, value)
+        """The settings meant by what follows the colon in `classes:2`: the first one; None if it cannot be read."""
+        first = list(setting_fields(cls))[:1]
+        return None if bool(value) != bool(first) else dict.fromkeys(first, value)
 
     def deal(self, labels: ArrayLike, classes: int, clients: int, seed: int) -> Partition:
         """Give the samples with these labels (0 … classes - 1) to the clients, so that every client has one."""

@@ -1,11 +1,14 @@
 """Shares that follow the distribution, and nobody empty."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from raysim.data.partitions.dirichlet import Dirichlet
+from raysim.errors import InputError
 from tests.data.dealing import partition
 
 from .common import balanced, check, quick, seeds
@@ -78,3 +81,61 @@ def test_large_beta_does_not_favour_the_same_clients_in_every_class():
 def test_names():
     assert (Dirichlet(1.0).label(), Dirichlet(0.05).label()) == ("dirichlet 1", "dirichlet 0.05")
     assert Dirichlet(0.1).words() == "Dirichlet 0.1"
+
+
+def papers_draw(sizes, clients, beta, fewest, rng):
+    """NIID-Bench's rule as its authors loop it, on the same Gamma draws: samples [classes, clients]."""
+    while True:
+        held, counts = [0] * clients, []
+        for size in sizes:
+            logs = [math.log(g) for g in rng.standard_gamma(beta + 1, clients)]
+            logs = [log + math.log1p(-u) / beta for log, u in zip(logs, rng.random(clients), strict=True)]
+            still_open = [k for k in range(clients) if held[k] < sum(sizes) / clients]
+            top = max(logs[k] for k in still_open)
+            weights = [math.exp(logs[k] - top) if k in still_open else 0.0 for k in range(clients)]
+            cuts = [int(sum(weights[: k + 1]) / sum(weights) * size + 1e-9) for k in range(clients)]
+            cuts[still_open[-1] :] = [size] * (clients - still_open[-1])
+            counts.append([end - start for start, end in zip([0, *cuts[:-1]], cuts, strict=True)])
+            held = [before + new for before, new in zip(held, counts[-1], strict=True)]
+        if min(held) >= fewest:
+            return np.array(counts)
+
+
+@pytest.mark.parametrize(("beta", "clients", "size"), [(0.5, 10, 500), (0.05, 20, 500), (0.01, 20, 5000)])
+def test_min_samples_is_the_papers_draw(beta, clients, size):
+    labels = balanced(10, size)
+    members = list(np.arange(10 * size).reshape(10, size))
+    owner, notes = Dirichlet(beta=beta, min_samples=10).owners(members, clients, np.random.default_rng(7))
+    counts = np.array([np.bincount(owner[indices], minlength=clients) for indices in members])
+    expected = papers_draw([size] * 10, clients, beta, 10, np.random.default_rng(7))
+    assert np.abs(counts - expected).max() <= 1  # sums in another order may round a share of a sample otherwise
+    assert counts.sum(0).min() >= 10
+    assert notes == ()
+    check(partition(labels, 10, kind="dirichlet", clients=clients, seed=1, beta=beta, min_samples=10), labels, clients)
+
+
+def test_a_client_with_its_even_share_gets_no_more():
+    members = list(np.arange(5000).reshape(10, 500))
+    owner, _ = Dirichlet(beta=0.05, min_samples=10).owners(members, 20, np.random.default_rng(3))
+    counts = np.array([np.bincount(owner[indices], minlength=20) for indices in members])
+    full = np.cumsum(counts, axis=0)[:-1] >= 5000 / 20
+    assert full.any()
+    assert not counts[1:-1][full[:-1]].any()
+
+
+def test_what_cannot_be_drawn_is_said():
+    labels = balanced(10, 100)
+    with pytest.raises(InputError, match="100 clients with at least 11 samples each, but there are 1000"):
+        partition(labels, 10, kind="dirichlet", clients=100, seed=0, beta=1.0, min_samples=11)
+    with pytest.raises(InputError, match="some of 100 clients always had fewer than 10 samples; lower --min-samples"):
+        partition(labels, 10, kind="dirichlet", clients=100, seed=0, beta=0.01, min_samples=10)
+
+
+def test_without_it_nothing_changes_and_with_it_the_name_stays():
+    labels = balanced(10, 100)
+    plain, zero = (
+        partition(labels, 10, kind="dirichlet", clients=20, seed=5, beta=0.1, **kw) for kw in ({}, {"min_samples": 0})
+    )
+    assert np.array_equal(plain.order, zero.order)
+    assert Dirichlet(beta=0.1, min_samples=10).label() == "dirichlet 0.1"
+    assert Dirichlet(beta=0.1, min_samples=10).words() == "Dirichlet 0.1, at least 10 samples"

@@ -94,7 +94,7 @@ def test_they_are_found_by_their_files():
 
 def test_their_settings_are_settings_of_every_run():
     own = partitions.own_settings()
-    assert [*own] == ["classes_per_client", "beta", "table"]
+    assert [*own] == ["classes_per_client", "beta", "min_samples", "table"]
     assert own.keys() <= resolve([]).settings().keys()
     declared = [name for cls in RunConfig.__mro__ for name in vars(cls).get("__annotations__", {})]
     assert all(declared.count(name) == 1 for name in own)  # no other setting of a run has that name
