@@ -13,6 +13,7 @@ from raysim.observe.report import specs
 from raysim.observe.report.comparison import departures
 from raysim.observe.report.page import Page, bytes_text, escape, settings_list, table, text_of, tiles
 from raysim.observe.report.pairs import image_pairs
+from raysim.storage.formats import DamagedFile
 from raysim.storage.run_reader import Run, read_run
 
 EVENTS = 200  # in the table at most
@@ -30,11 +31,16 @@ def write_report(path: str | Path, out: str | Path | None = None) -> Path:
     if not run.summary:
         page.head.append(f'<p class="unfinished">Not finished: {len(run.history)} of {s["rounds"]} rounds.</p>')
     page.head.append(tiles(_key_figures(run)))
+    left_out: list[str] = []
     for add in (
         _accuracy, _terms, _clients, _synthetic, _privacy, _features, _generator, _further, _time, _traffic, _events,
         _configuration, _place,
     ):  # fmt: skip
-        add(page, run)
+        try:
+            add(page, run)
+        except DamagedFile as damage:
+            left_out.append(f"<p>{escape(str(damage))}.</p>")
+    page.section("Left out", *left_out)
     return page.write(Path(out) if out else run.path / "report.html")
 
 
