@@ -25,7 +25,8 @@ SYNTHETIC_FORMAT = 1
 SYNTHETIC_KEY = "raysim_format"  # in the schema's metadata
 
 # A shape is a type; a dict of shapes by key, where `key?` may be missing and the key `str` stands for all others; a
-# list with the shape of all its items; or a tuple of alternatives, among them None. `float` is any number.
+# list with the shape of all its items, or if there are several, of each; or a tuple of alternatives, among them None.
+# `float` is any number.
 Shape = Any
 FINITE = "a finite number"
 WORDS = {
@@ -41,7 +42,7 @@ METRICS = {
     "shared_bytes?": (FINITE, None),
 }  # fmt: skip
 EVENT = {"time": FINITE, "event": str, "text?": (str, None), "reason?": (str, None)}
-TIMELINE = {"round": int, "seconds": FINITE, "spans": {str: [[FINITE]]}}
+TIMELINE = {"round": int, "seconds": FINITE, "spans": {str: [[int, FINITE, FINITE]]}}
 SUMMARY = {
     "method": str, "final_accuracy": FINITE, "best_accuracy": FINITE, "late_accuracy?": FINITE, "rounds": int,
     "model_sha256": str, "psnr?": (float, None), "gflops_per_client_round?": NUMBERS, "bytes_up?": int,
@@ -50,7 +51,7 @@ SUMMARY = {
 }  # fmt: skip
 CONFIG = {"settings": dict, "classes?": list}
 FEATURES = {str: {"x": [FINITE], "y": [FINITE], "label": [int]}}
-FIGURE = {"name": str, "value": (float, None), "interval?": ([float], None), "note?": (str, None)}
+FIGURE = {"name": str, "value": (float, None), "interval?": ([float, float], None), "note?": (str, None)}
 PRIVACY = ([FIGURE], dict)
 
 
@@ -104,9 +105,11 @@ def misfit(content: Any, shape: Shape, at: str = "it") -> str:
         wrong = [misfit(content, each, at) for each in shape]
         return wrong[0] if all(wrong) else ""
     if isinstance(shape, list):
-        if not isinstance(content, list):
-            return f"{at} is not a list"
-        return next(filter(None, (misfit(item, shape[0], f"an item of {at}") for item in content)), "")
+        if not isinstance(content, list) or len(shape) not in (1, len(content)):
+            return f"{at} is not a list" + (f" of {len(shape)}" if len(shape) > 1 else "")
+        shapes = shape * len(content) if len(shape) == 1 else shape
+        found = (misfit(item, each, f"an item of {at}") for item, each in zip(content, shapes, strict=True))
+        return next(filter(None, found), "")
     if isinstance(shape, dict):
         return _misfit_of_object(content, shape, at)
     if shape is None:

@@ -69,6 +69,24 @@ class Run:
         path = self.path / name
         return read_json(path, SHAPES.get(name, dict)) if path.exists() else None
 
+    def timeline(self) -> list[dict[str, Any]]:
+        """When which actor worked, round by round."""
+        lines = self.lines("timeline.jsonl")
+        times = ((start, stop) for line in lines for spans in line["spans"].values() for _, start, stop in spans)
+        if any(not 0 <= start <= stop for start, stop in times) or any(line["seconds"] < 0 for line in lines):
+            raise DamagedFile(self.path / "timeline.jsonl", "it has times that run backwards")
+        return lines
+
+    def features(self) -> dict[str, Any] | None:
+        """The map of features: kind -> x, y and label of its points."""
+        points, classes = self.json("features.json"), len(self.facts.get("classes", ()))
+        for kind, each in (points or {}).items():
+            if not len(each["x"]) == len(each["y"]) == len(each["label"]):
+                raise DamagedFile(self.path / "features.json", f"'{kind}' has points without a place or a label")
+            if any(not 0 <= label < classes for label in each["label"]):
+                raise DamagedFile(self.path / "features.json", f"'{kind}' has labels of no class")
+        return points
+
     def labels(self) -> np.ndarray | None:
         """Samples per client and class."""
         path = self.path / "labels.csv"
@@ -81,8 +99,8 @@ class Run:
             raise DamagedFile(path, f"it cannot be read ({error.strerror})") from None
         except (ValueError, OverflowError):
             raise DamagedFile(path, "it is not a table of whole numbers") from None
-        classes = len(self.facts.get("classes", counts.T))
-        if counts.ndim != 2 or counts.min() < 0 or counts.shape[1] != classes:
+        shape = self.settings["clients"], len(self.facts.get("classes", counts.T))
+        if counts.shape != shape or counts.min() < 0:
             raise DamagedFile(path, "it is not a row of counts per client, one for each class")
         return counts
 

@@ -79,9 +79,9 @@ def _accuracy_of(metrics: RoundMetrics) -> float:
 
 
 def _reported(run: Run, key: str) -> list[tuple[int, float]]:
-    """Round and value, wherever a part reported one."""
+    """Round and value, wherever a part reported a number."""
     found = ((metrics.round, metrics.reported.get(key)) for metrics in run.history)
-    return [(t, value) for t, value in found if value is not None]
+    return [(t, value) for t, value in found if isinstance(value, int | float)]
 
 
 def _accuracy(page: Page, run: Run) -> None:
@@ -162,8 +162,9 @@ def figure_rows(content: Any, prefix: str = "") -> list[tuple[str, str, str]]:
 
 
 def _features(page: Page, run: Run) -> None:
-    points = run.json("features.json")
-    chart = page.chart("t-SNE of features", points and specs.scatter(points, run.facts["classes"]), "one map, by kind")
+    points = run.features()
+    scatter = specs.scatter(points, run.facts["classes"]) if points else None
+    chart = page.chart("t-SNE of features", scatter, "one map, by kind")
     rows = [
         [escape(kind), f"{apart['intra']:.2f}", f"{apart['inter']:.2f}"]
         for kind, apart in run.summary.get("tsne", {}).items()
@@ -231,7 +232,7 @@ def _time(page: Page, run: Run) -> None:
     if work := run.summary.get("gflops_per_client_round"):
         counted = [[escape(name), f"{value:.4g}"] for name, value in work.items()]
         times = f"<div>{times}<br>{table(['a client, per round', 'GFLOPs'], counted, numbers=(1,))}</div>"
-    strip, note = specs.strip(run.lines("timeline.jsonl"), names), ""
+    strip, note = specs.strip(run.timeline(), names), ""
     if strip:
         actors = f"{strip['actors']:,} actor{'s' * (strip['actors'] > 1)}"
         note = f"{actors}, busy {100 * strip['busy']:.0f} % of the time in rounds"
