@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -39,7 +38,9 @@ from raysim.observe.synthetic import SyntheticImages
 from raysim.observe.trackers import Guarded, load_trackers
 from raysim.storage.checkpoint_writer import CheckpointWriter
 from raysim.storage.checkpoints import Checkpoints
-from raysim.storage.run_directory import Recorder, RunDirectory, run_directory
+from raysim.storage.formats import read_summary
+from raysim.storage.lease import held
+from raysim.storage.run_directory import Recorder, RunDirectory, check_directory, run_directory
 
 
 @dataclass
@@ -56,9 +57,8 @@ def run(config: RunConfig, reporter: Reporter | None = None) -> tuple[Path, dict
     """Run a configuration; returns the run directory and the content of its summary.json."""
     reporter = reporter or Reporter()
     out = run_directory(config)
-    if config.resume and (out / "summary.json").exists():
-        reporter.say(f"{out} is finished: nothing to go on with")
-        return out, json.loads((out / "summary.json").read_text())
+    if finished := finished_before(config, out, reporter):
+        return out, finished
     reporter.say("\n".join(f"  {key} = {value}" for key, value in config.settings().items() if value is not None))
     started = time.perf_counter()
     trackers = load_trackers(config.callback)
@@ -67,8 +67,12 @@ def run(config: RunConfig, reporter: Reporter | None = None) -> tuple[Path, dict
     for note in prepared.notes:
         reporter.say(f"note: {note}")
     with ExitStack() as ending:
+        lease = ending.enter_context(held(out))
+        check_directory(config, out)  # again: until now another driver may have been at work there
+        if finished := finished_before(config, out, reporter):
+            return out, finished
         with connected_runner(config, prepared, out, reporter) as (runner, plan):
-            directory = RunDirectory(out, config.resume)
+            directory = RunDirectory(out, config.resume, lease)
             reporter.say(f"run directory: {out}")
             data = store(config, *inputs.pop(), runner.put)
             release_memory()
@@ -95,6 +99,14 @@ def run(config: RunConfig, reporter: Reporter | None = None) -> tuple[Path, dict
         summary |= times(started, setup)
         callbacks.on_end(summary)
     return out, summary
+
+
+def finished_before(config: RunConfig, out: Path, reporter: Reporter) -> dict[str, Any]:
+    """The summary of a run that is resumed although it is finished; empty if there is something to do."""
+    summary = read_summary(out) if config.resume else {}
+    if summary:
+        reporter.say(f"{out} is finished: nothing to go on with")
+    return summary
 
 
 # -- check and plan ----------------------------------------------------------------------------------------------------

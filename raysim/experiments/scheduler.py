@@ -32,6 +32,7 @@ from raysim.observe.progress import Reporter, duration
 from raysim.observe.report import write_comparison
 from raysim.settings import as_dict, flag
 from raysim.single_run import largest_client, prepare
+from raysim.storage.formats import read_summary
 from raysim.storage.run_directory import run_directory
 
 REPORT_SECONDS = 60.0  # between lines of progress, where there is no bar
@@ -232,7 +233,7 @@ class RunScheduler:
         self.free += share
         done = len(self.grid.runs) - len(self.waiting) - len(self.running)
         if process.returncode == 0 and run.finished:
-            summary = json.loads((run.folder / "summary.json").read_text())
+            summary = read_summary(run.folder)
             outcome = f"{100 * summary['final_accuracy']:.2f} % in {duration(summary['seconds'])}"
         else:
             self.failed[run] = reason(run, process.returncode)
@@ -274,7 +275,7 @@ class RunScheduler:
 def rounds_done(run: PlannedRun) -> int:
     """The rounds of a run that are in its metrics.jsonl."""
     path = run.folder / "metrics.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0
+    return path.read_bytes().count(b"\n") if path.is_file() else 0
 
 
 def reason(run: PlannedRun, code: int) -> str:

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -11,6 +10,7 @@ from typing import Any
 from raysim.experiments.grid import Grid, PlannedRun
 from raysim.observe import papers
 from raysim.storage.files import to_json, write_atomically
+from raysim.storage.formats import read_summary
 
 Summary = dict[str, Any]  # summary.json
 Row = dict[str, Any]  # of table.json
@@ -82,7 +82,7 @@ def write_table(grid: Grid, failed: Mapping[PlannedRun, str]) -> str:
 
 def _row(name: str, runs: list[PlannedRun]) -> Row:
     """A row as plain values, from those of its runs that are finished."""
-    done = [(run, json.loads((run.folder / "summary.json").read_text())) for run in runs if run.finished]
+    done = [(run, read_summary(run.folder)) for run in runs if run.finished]
     settings = runs[0].config.settings()
     row: Row = {
         "row": name, "method": settings["method"], "dataset": settings["dataset"],

@@ -8,12 +8,14 @@ manifest names the older file.
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
+from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from raysim.config import from_record
@@ -23,6 +25,12 @@ from raysim.storage.files import replacing, sync, write_atomically, writing
 from raysim.storage.formats import MANIFEST_FORMAT, check_format
 
 KEPT = 2  # checkpoints; the one before the last is used where the last is damaged
+STAMP = r"\d{5,}(-\d{5,})?"  # a round, and the passes that were done of the next one
+FILE_NAME = re.compile(rf"round-{STAMP}\.json|(server|states)-{STAMP}\.safetensors|shared-\w+-\d{{5,}}\.arrow")
+# What reading content raises that is not what was written, although its digest matches.
+MALFORMED = (
+    AttributeError, LookupError, TypeError, ValueError, RecursionError, SafetensorError, pa.ArrowException,
+)  # fmt: skip
 TENSOR = "tensor"  # the key that stands for an array in the JSON of a tree
 
 
@@ -102,7 +110,7 @@ class Checkpoints:
             sync(self.folder.parent)
         files, where, tables = dict(self.files), dict(self.where), dict(self.shared)
         tensors: dict[str, np.ndarray] = {}
-        stamp = f"{t:05d}" if begun is None else f"{t:05d}-{sum(begun['passes'].values()):05d}"
+        stamp = _stamp(t, begun)
         packed_server, server_file = pack(server, tensors, "server"), f"server-{stamp}.safetensors"
         files[server_file] = self._write(server_file, save(tensors))
         if states:
@@ -153,11 +161,15 @@ class Checkpoints:
         sync(self.folder)
 
     def _tidy(self) -> None:
-        """Remove files that none of the last checkpoints names, manifests first, since they name other files."""
+        """Remove files of older checkpoints and of writes that were cut, manifests first, since they name other files.
+
+        What has no name of ours stays: the folder may be a link to a place with other things in it.
+        """
         named = set().union(*self.kept)
         with writing(self.folder):
             for path in sorted(self.folder.iterdir(), key=lambda path: path.suffix != ".json"):
-                if path.name not in named:
+                name = path.name[1:-4] if path.name.startswith(".") and path.suffix == ".tmp" else path.name
+                if path.name not in named and FILE_NAME.fullmatch(name) and (path.is_file() or path.is_symlink()):
                     path.unlink()
 
     # -- reading -----------------------------------------------------------------------------------------------------
@@ -165,30 +177,30 @@ class Checkpoints:
     def load(self, refuse: Callable[[str], None] = lambda reason: None) -> Checkpoint | None:
         """The newest whole checkpoint, or None; `refuse` is called with the reason for each damaged one before it."""
         self._forget()
-        manifests = self.folder.glob("round-*.json")
+        manifests = (path for path in self.folder.glob("round-*.json") if FILE_NAME.fullmatch(path.name))
         for path in sorted(manifests, key=_when, reverse=True):
             try:
                 return self._read(path)
-            except Damaged as damage:
+            except (Damaged, *MALFORMED) as error:
+                damage = error if isinstance(error, Damaged) else "its content is not that of a checkpoint"
                 refuse(f"checkpoint {path.name}: {damage}; using the one before it")
         return None
 
     def _read(self, path: Path) -> Checkpoint:
+        """A checkpoint from its manifest. Nothing of it is known to this object unless it is whole."""
         manifest = self._read_manifest(path)
         tensors, tables = self._read_files(manifest["files"])
         by_file: dict[str, list[tuple[int, dict[str, Any]]]] = {}
         for client, (name, packed) in manifest["states"].items():
             by_file.setdefault(name, []).append((int(client), unpack(packed, tensors[name])))
+        shared = {part: (_made(name), tables[name]) for part, name in manifest["shared"].items()}
+        server_file = path.name.replace("round", "server").replace("json", "safetensors")
+        server = unpack(manifest["server"], tensors[server_file])
         self.files, self.shared = manifest["files"], manifest["shared"]
         self.where = {int(client): place for client, place in manifest["states"].items()}
         self.kept = [{path.name, *self.files}]
         return Checkpoint(
-            manifest["round"],
-            unpack(manifest["server"], tensors[path.name.replace("round", "server").replace("json", "safetensors")]),
-            list(by_file.values()),
-            {part: (_made(name), tables[name]) for part, name in self.shared.items()},
-            manifest["metrics"],
-            manifest["begun"],
+            manifest["round"], server, list(by_file.values()), shared, manifest["metrics"], manifest["begun"]
         )
 
     def _read_manifest(self, path: Path) -> dict[str, Any]:
@@ -198,6 +210,10 @@ class Checkpoints:
             raise Damaged("its digest does not match")
         manifest = json.loads(text)
         check_format(path, manifest, MANIFEST_FORMAT)
+        if path.name != f"round-{_stamp(manifest['round'], manifest['begun'])}.json":
+            raise Damaged("it is of another round than its name says")
+        if foreign := [name for name in manifest["files"] if not FILE_NAME.fullmatch(name)]:
+            raise Damaged(f"it names {foreign[0]!r}, which no checkpoint has")
         if differing := differences(self.identity, manifest["identity"], str(path)):
             raise RaysimError(f"{path} was made with another {' and '.join(differing)}: the run cannot go on here")
         return manifest
@@ -232,6 +248,11 @@ def differences(identity: dict[str, Any], recorded: dict[str, Any], where: str) 
 
 def _sha(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def _stamp(t: int, begun: dict[str, Any] | None) -> str:
+    """The part of file names that says when a checkpoint was made."""
+    return f"{t:05d}" if begun is None else f"{t:05d}-{sum(begun['passes'].values()):05d}"
 
 
 def _when(manifest: Path) -> list[int]:

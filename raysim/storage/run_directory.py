@@ -6,7 +6,6 @@ import hashlib
 import importlib.metadata
 import os
 import platform
-import shutil
 import subprocess
 import time
 from dataclasses import asdict
@@ -23,18 +22,13 @@ from raysim.engine.round_metrics import RoundMetrics
 from raysim.errors import InputError, RaysimError
 from raysim.privacy.figures import Figure
 from raysim.settings import flag
+from raysim.storage import run_files
 from raysim.storage.files import append_line, sync, to_json, write_atomically
-from raysim.storage.formats import CONFIG_FORMAT, read_config, read_metrics
+from raysim.storage.formats import CONFIG_FORMAT, DamagedFile, read_config, read_metrics
+from raysim.storage.lease import Lease, refuse_if_held
 
 if TYPE_CHECKING:  # which imports Ray, and the command line sets Ray's environment before that
     from raysim.engine.simulation import Result
-
-FILES = (
-    "config.json", "metrics.jsonl", "events.jsonl", "summary.json", "timeline.jsonl", "model.safetensors",
-    "labels.png", "labels.csv", "synthetic.parquet", "synthetic.png", "pairs.png", "features.png", "features.json",
-    "privacy.json", "report.html", "log.txt",
-)  # fmt: skip
-FOLDERS = ("checkpoints", "profile", "tensorboard")
 
 
 def results_folder() -> Path:
@@ -47,24 +41,27 @@ def run_directory(config: RunConfig) -> Path:
     """The path of this run's directory; an InputError if it is taken or cannot be written. Creates nothing."""
     name = f"{config.method}-{Path(config.dataset).name}-{time.strftime('%Y%m%d-%H%M%S')}"
     path = results_folder() / (config.out or Path("runs") / name)
-    if path.exists() and not path.is_dir():
-        raise InputError(f"--out {path} is a file; give a directory")
-    if config.resume and (path / "config.json").exists():
-        _check_same_run(config, path)
-    elif path.is_dir() and any(path.iterdir()) and not (config.resume and _just_begun(path)):
-        if not config.overwrite:
-            raise InputError(f"--out {path} exists; choose another, add --resume to go on or --overwrite to replace it")
-        if not (path / "config.json").exists() and not _just_begun(path):
-            raise InputError(f"--out {path} is not a run directory, so --overwrite will not touch it; choose another")
+    if path.is_dir():
+        refuse_if_held(path)
+    check_directory(config, path)
     parent = next(p for p in [path, *path.parents] if p.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise InputError(f"--out {path} cannot be written: no permission in {parent}; choose another")
     return path
 
 
-def _just_begun(path: Path) -> bool:
-    """Whether a run may have been killed here before it wrote config.json: all files have names of a run's files."""
-    return all(entry.name.removeprefix(".").removesuffix(".tmp") in FILES for entry in path.iterdir())
+def check_directory(config: RunConfig, path: Path) -> None:
+    """Raise an InputError if this run must not be written there, for what is there already."""
+    if path.exists() and not path.is_dir():
+        raise InputError(f"--out {path} is a file; give a directory")
+    if not path.exists() or run_files.is_empty(path):
+        return
+    if config.resume and (path / "config.json").exists():
+        _check_same_run(config, path)
+    elif not (config.resume and run_files.is_begun(path)):
+        if not config.overwrite:
+            raise InputError(f"--out {path} exists; choose another, add --resume to go on or --overwrite to replace it")
+        run_files.own_files(path)
 
 
 def _check_same_run(config: RunConfig, path: Path) -> None:
@@ -76,25 +73,30 @@ def _check_same_run(config: RunConfig, path: Path) -> None:
 
 
 class RunDirectory:
-    """Writes the files of one run. Without `resume`, files of an earlier run are removed first."""
+    """Writes the files of one run. Without `resume`, files of an earlier run are removed first.
 
-    def __init__(self, path: Path, resume: bool = False):
-        self.path = path
+    `lease` is the one under which that happens. Without it nobody else may know of the directory, as in tests.
+    """
+
+    def __init__(self, path: Path, resume: bool = False, lease: Lease | None = None):
+        self.path, self.lease = path, lease
         self.rounds = 0  # in metrics.jsonl
         self.digests = [hashlib.sha256()]  # of its first 0, 1, 2 … lines
         try:
             path.mkdir(parents=True, exist_ok=True)
-            if not resume:
-                for name in FILES:
-                    (path / name).unlink(missing_ok=True)
-                for name in FOLDERS:
-                    shutil.rmtree(path / name, ignore_errors=True)
+            if not resume and not run_files.is_empty(path):
+                run_files.remove(run_files.own_files(path))
         except OSError as error:
             raise InputError(f"--out {path} cannot be written: {error.strerror}; choose another") from None
         for lines in (path / "events.jsonl", path / "timeline.jsonl"):
             if resume and lines.exists():  # a kill may have cut its last line
-                content = lines.read_bytes()
+                content = _content(lines)
                 write_atomically(lines, content[: content.rfind(b"\n") + 1])
+
+    def check_lease(self) -> None:
+        """Raise a RaysimError if another driver has taken the directory over."""
+        if self.lease:
+            self.lease.check()
 
     def write_config(self, config: RunConfig, **facts: object) -> None:
         """Write config.json: the settings, what the run was started from, and further facts about it."""
@@ -103,6 +105,7 @@ class RunDirectory:
 
     def write_metrics(self, metrics: RoundMetrics) -> None:
         """Append the round's line to metrics.jsonl; where the round is repeated, in place of its earlier line."""
+        self.check_lease()
         if metrics.round <= self.rounds:
             self.keep(metrics.round - 1)
         self._count(append_line(self.path / "metrics.jsonl", metrics.to_line()))
@@ -115,7 +118,7 @@ class RunDirectory:
     def keep(self, rounds: int, digest: str = "") -> list[RoundMetrics]:
         """Cut metrics.jsonl back to these rounds, and return them; they must have the digest, if one is given."""
         path = self.path / "metrics.jsonl"
-        lines = path.read_bytes().splitlines(keepends=True)[:rounds] if path.exists() else []
+        lines = _content(path).splitlines(keepends=True)[:rounds] if path.exists() else []
         if len(lines) < rounds:
             raise RaysimError(f"{path} has lost rounds ({len(lines)} of {rounds} are left): start the run again")
         self.rounds, self.digests = 0, self.digests[:1]
@@ -123,12 +126,13 @@ class RunDirectory:
             self._count(line)
         if digest and self.digests[rounds].hexdigest() != digest:
             raise RaysimError(f"{path} is damaged: its first {rounds} lines are not those written; start the run again")
-        history = [read_metrics(path, line) for line in lines]
+        history = [read_metrics(path, line, i) for i, line in enumerate(lines, 1)]
         write_atomically(path, b"".join(lines))
         return history
 
     def synced_metrics(self, rounds: int) -> str:
         """The digest of these rounds' lines, once they are on the disk: a checkpoint is of no use without them."""
+        self.check_lease()
         sync(self.path / "metrics.jsonl")
         return self.digests[rounds].hexdigest()
 
@@ -146,6 +150,7 @@ class RunDirectory:
 
     def finish(self, models: list[dict[str, np.ndarray]], summary: dict[str, Any]) -> None:
         """Write the final models and the summary, which comes last: its presence means that the run is whole."""
+        self.check_lease()
         tensors = models[0] if len(models) == 1 else {f"{i}.{k}": v for i, m in enumerate(models) for k, v in m.items()}
         write_atomically(self.path / "model.safetensors", save(tensors))
         sync(self.path)
@@ -154,6 +159,13 @@ class RunDirectory:
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write summary.json, in place of an earlier one."""
         write_atomically(self.path / "summary.json", to_json(summary))
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DamagedFile(path, f"it cannot be read ({error.strerror})") from None
 
 
 class Recorder(Callback):

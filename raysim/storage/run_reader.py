@@ -1,6 +1,8 @@
-"""Reading a run directory again. An unfinished or older run lacks some files, and what they hold is then empty."""
+"""Reading a run directory again. An unfinished or older run lacks some files, and what they hold is then empty.
 
-import json
+A file that does not hold what raysim writes there is a DamagedFile.
+"""
+
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +13,20 @@ import numpy as np
 from raysim.data import partitions
 from raysim.engine.round_metrics import RoundMetrics
 from raysim.errors import InputError
-from raysim.storage.formats import read_config, read_metrics
+from raysim.storage.formats import (
+    EVENT,
+    FEATURES,
+    PRIVACY,
+    TIMELINE,
+    DamagedFile,
+    read_config,
+    read_history,
+    read_json,
+    read_json_lines,
+    read_summary,
+)
+
+SHAPES = {"events.jsonl": EVENT, "timeline.jsonl": TIMELINE, "features.json": FEATURES, "privacy.json": PRIVACY}
 
 
 @dataclass(frozen=True)
@@ -47,33 +62,55 @@ class Run:
 
     def lines(self, name: str) -> list[dict[str, Any]]:
         """The content of a file of JSON lines, without a last line that a kill has cut."""
-        return [json.loads(line) for line in _whole_lines(self.path / name)]
+        return read_json_lines(self.path / name, SHAPES.get(name, dict))
 
     def json(self, name: str) -> Any:
         """The content of a JSON file, or None where there is no such file."""
         path = self.path / name
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        return read_json(path, SHAPES.get(name, dict)) if path.exists() else None
+
+    def timeline(self) -> list[dict[str, Any]]:
+        """When which actor worked, round by round."""
+        lines = self.lines("timeline.jsonl")
+        times = ((start, stop) for line in lines for spans in line["spans"].values() for _, start, stop in spans)
+        if any(not 0 <= start <= stop for start, stop in times) or any(line["seconds"] < 0 for line in lines):
+            raise DamagedFile(self.path / "timeline.jsonl", "it has times that run backwards")
+        return lines
+
+    def features(self) -> dict[str, Any] | None:
+        """The map of features: kind -> x, y and label of its points."""
+        points, classes = self.json("features.json"), len(self.facts.get("classes", ()))
+        for kind, each in (points or {}).items():
+            if not len(each["x"]) == len(each["y"]) == len(each["label"]):
+                raise DamagedFile(self.path / "features.json", f"'{kind}' has points without a place or a label")
+            if any(not 0 <= label < classes for label in each["label"]):
+                raise DamagedFile(self.path / "features.json", f"'{kind}' has labels of no class")
+        return points
 
     def labels(self) -> np.ndarray | None:
         """Samples per client and class."""
         path = self.path / "labels.csv"
-        return np.loadtxt(path, delimiter=",", dtype=np.int64, ndmin=2) if path.exists() else None
+        if not path.exists():
+            return None
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+            counts = np.array([[int(count) for count in line.split(",")] for line in lines], np.int64)
+        except OSError as error:
+            raise DamagedFile(path, f"it cannot be read ({error.strerror})") from None
+        except (ValueError, OverflowError):
+            raise DamagedFile(path, "it is not a table of whole numbers") from None
+        shape = self.settings["clients"], len(self.facts.get("classes", counts.T))
+        if counts.shape != shape or counts.min() < 0:
+            raise DamagedFile(path, "it is not a row of counts per client, one for each class")
+        return counts
 
 
 def read_run(path: str | Path) -> Run:
-    """Read a run directory; an InputError if it is none, or of a newer format."""
+    """Read a run directory; an InputError if it is none, damaged, or of a newer format."""
     path = Path(path)
     if not (path / "config.json").exists():
         raise InputError(f"'{path}' is not a run directory: it has no config.json; give the path a run printed")
-    run = Run(path, read_config(path))
-    metrics = path / "metrics.jsonl"
-    history = [read_metrics(metrics, line) for line in _whole_lines(metrics)]
-    return Run(path, run.facts, history, run.json("summary.json") or {})
-
-
-def _whole_lines(path: Path) -> list[str]:
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return text[: text.rfind("\n") + 1].splitlines()
+    return Run(path, read_config(path), read_history(path / "metrics.jsonl"), read_summary(path))
 
 
 def dealt_text(settings: dict) -> str:

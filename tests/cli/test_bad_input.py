@@ -144,13 +144,16 @@ def test_images_of_different_sizes_ask_for_image_size(tmp_path, capsys):
     assert main([*words, "--image-size", "16", "--in-process"]) == 0
 
 
-def test_overwrite_replaces_a_run_and_only_its_files(tmp_path, capsys):
+def test_overwrite_replaces_a_run_and_removes_nothing_beside_other_files(tmp_path, capsys):
     words = ["run", "--train-size", "60", "--test-size", "20", *SMALL, "--in-process", "--out", str(tmp_path / "r")]
     assert main(words) == 0
     (tmp_path / "r" / "notes.txt").write_text("mine")
     first = (tmp_path / "r" / "metrics.jsonl").read_text()
     assert main(words) == 2
-    assert main([*words, "--overwrite", "--seed", "5"]) == 0
+    assert main([*words, "--overwrite", "--seed", "5"]) == 2
     assert (tmp_path / "r" / "notes.txt").read_text() == "mine"
+    assert (tmp_path / "r" / "metrics.jsonl").read_text() == first
+    (tmp_path / "r" / "notes.txt").unlink()
+    assert main([*words, "--overwrite", "--seed", "5"]) == 0
     assert (tmp_path / "r" / "metrics.jsonl").read_text() != first
     assert len((tmp_path / "r" / "metrics.jsonl").read_text().splitlines()) == 1

@@ -86,7 +86,7 @@ def test_resuming_with_other_settings_is_refused(undisturbed):
 
 
 def test_a_run_killed_while_it_started_can_be_started_again(tmp_path):
-    (tmp_path / "labels.png").touch()
+    (tmp_path / "events.jsonl").touch()
     config = resolve([("test", {"resume": True, "out": str(tmp_path)})])
     assert run_directory(config) == tmp_path
     (tmp_path / "thesis.tex").touch()

@@ -3,10 +3,13 @@
 import base64
 import io
 import json
+import struct
+from pathlib import Path
 
 from PIL import Image
 
 from raysim.observe.report.page import escape
+from raysim.storage.formats import DamagedFile, misfit
 from raysim.storage.run_reader import Run
 
 PIXELS = 1_500_000  # bytes of pixels in the page at most; of large images fewer are shown
@@ -19,12 +22,10 @@ def image_pairs(run: Run) -> str:
     path = run.path / "pairs.png"
     if not path.exists():
         return ""
-    with Image.open(path) as picture:
-        sources, pixels = json.loads(picture.info["pairs"]), picture.convert("RGB" if picture.mode == "RGB" else "L")
-    pixels, sources = _fitting(pixels, sources)
+    names = run.facts.get("classes", [])
+    pixels, sources = _fitting(*_read(path, len(names)))
     buffer = io.BytesIO()
     pixels.save(buffer, "PNG", optimize=True)
-    names = run.facts["classes"]
     rows: dict[int, list[str]] = {}
     for i, (label, client, t) in enumerate(sources):
         source = f"client {client}" if client >= 0 else "the server"
@@ -46,6 +47,21 @@ def image_pairs(run: Run) -> str:
         "client that made it where it has any.</p>"
     )
     return f'{introduction}{style}<div class="pairs" style="--count:{len(sources)}">{"".join(blocks)}</div>'
+
+
+def _read(path: Path, classes: int) -> tuple[Image.Image, list[Source]]:
+    """The picture, and of which label, client and round its pairs are."""
+    try:
+        with Image.open(path) as picture:
+            pixels = picture.convert("RGB" if picture.mode == "RGB" else "L")
+            sources = json.loads(picture.info["pairs"])
+    # Pillow reports some damages of a PNG as a SyntaxError.
+    except (OSError, SyntaxError, ValueError, KeyError, EOFError, struct.error, Image.DecompressionBombError):
+        raise DamagedFile(path, "it is not a picture of pairs") from None
+    whole = not misfit(sources, [[int]]) and all(len(each) == 3 and 0 <= each[0] < classes for each in sources)
+    if not whole or not 0 < len(sources) <= pixels.width:
+        raise DamagedFile(path, "what it says about its pairs is not whole")
+    return pixels, [(label, client, t) for label, client, t in sources]
 
 
 def _fitting(pixels: Image.Image, sources: list[Source]) -> tuple[Image.Image, list[Source]]:

@@ -13,6 +13,7 @@ from raysim.observe.report import specs
 from raysim.observe.report.comparison import departures
 from raysim.observe.report.page import Page, bytes_text, escape, settings_list, table, text_of, tiles
 from raysim.observe.report.pairs import image_pairs
+from raysim.storage.formats import DamagedFile
 from raysim.storage.run_reader import Run, read_run
 
 EVENTS = 200  # in the table at most
@@ -30,11 +31,16 @@ def write_report(path: str | Path, out: str | Path | None = None) -> Path:
     if not run.summary:
         page.head.append(f'<p class="unfinished">Not finished: {len(run.history)} of {s["rounds"]} rounds.</p>')
     page.head.append(tiles(_key_figures(run)))
+    left_out: list[str] = []
     for add in (
         _accuracy, _terms, _clients, _synthetic, _privacy, _features, _generator, _further, _time, _traffic, _events,
         _configuration, _place,
     ):  # fmt: skip
-        add(page, run)
+        try:
+            add(page, run)
+        except DamagedFile as damage:
+            left_out.append(f"<p>{escape(str(damage))}.</p>")
+    page.section("Left out", *left_out)
     return page.write(Path(out) if out else run.path / "report.html")
 
 
@@ -73,9 +79,9 @@ def _accuracy_of(metrics: RoundMetrics) -> float:
 
 
 def _reported(run: Run, key: str) -> list[tuple[int, float]]:
-    """Round and value, wherever a part reported one."""
+    """Round and value, wherever a part reported a number."""
     found = ((metrics.round, metrics.reported.get(key)) for metrics in run.history)
-    return [(t, value) for t, value in found if value is not None]
+    return [(t, value) for t, value in found if isinstance(value, int | float)]
 
 
 def _accuracy(page: Page, run: Run) -> None:
@@ -156,8 +162,9 @@ def figure_rows(content: Any, prefix: str = "") -> list[tuple[str, str, str]]:
 
 
 def _features(page: Page, run: Run) -> None:
-    points = run.json("features.json")
-    chart = page.chart("t-SNE of features", points and specs.scatter(points, run.facts["classes"]), "one map, by kind")
+    points = run.features()
+    scatter = specs.scatter(points, run.facts["classes"]) if points else None
+    chart = page.chart("t-SNE of features", scatter, "one map, by kind")
     rows = [
         [escape(kind), f"{apart['intra']:.2f}", f"{apart['inter']:.2f}"]
         for kind, apart in run.summary.get("tsne", {}).items()
@@ -225,7 +232,7 @@ def _time(page: Page, run: Run) -> None:
     if work := run.summary.get("gflops_per_client_round"):
         counted = [[escape(name), f"{value:.4g}"] for name, value in work.items()]
         times = f"<div>{times}<br>{table(['a client, per round', 'GFLOPs'], counted, numbers=(1,))}</div>"
-    strip, note = specs.strip(run.lines("timeline.jsonl"), names), ""
+    strip, note = specs.strip(run.timeline(), names), ""
     if strip:
         actors = f"{strip['actors']:,} actor{'s' * (strip['actors'] > 1)}"
         note = f"{actors}, busy {100 * strip['busy']:.0f} % of the time in rounds"

@@ -109,7 +109,7 @@ def strip(timeline: list[Spec], phases: list[str]) -> Spec | None:
     if not work:
         return None
     actors = sorted({actor for actor, *_ in work})
-    end = float(max(begins[-1], max(stop for _, _, stop, _ in work)))
+    end = float(max(begins[-1], max(stop for _, _, stop, _ in work), 1e-9))  # no round takes no time
     if len(work) <= SPANS and len(actors) <= ROWS:
         names, spans = [f"actor {actor}" for actor in actors], _exact(work, actors)
     else:
