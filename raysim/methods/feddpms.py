@@ -31,7 +31,7 @@ class FedDPMS(Part):
     noise: float = setting(2.0, "standard deviation of what is added to a mean that is sent (σ)", minimum=0)
     release: Literal["each", "once"] = setting("each", "α noisy means, filtered by their owner, or one, varied later")
     variation: float = setting(1.0, "with release once, standard deviation around the noisy mean", minimum=0)
-    delta: float = setting(1e-5, "of the (ε, δ) that is reported", above=0, maximum=0.5)
+    delta: float = setting(1e-5, "of the (ε, δ) that is reported", minimum=1e-15, maximum=0.5)
 
     def check(self, config):
         if config.model not in (fitting := models.with_decoder()):

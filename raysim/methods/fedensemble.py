@@ -21,7 +21,7 @@ class FedEnsemble(Part):
     """FedEnsemble: the active clients' models predict together, or M models the clients train in turns."""
 
     mode: Literal["clients", "models"] = setting("clients", "which predict: the active clients' models, or M global")
-    models: int = setting(5, "global models in mode `models` (M)", minimum=1)
+    models: int = setting(5, "global models in mode `models` (M)", minimum=1, maximum=1000)
 
     def check(self, config):
         if kept := [part.name for part in config.parts if part.predicts_with_personal]:

@@ -28,11 +28,11 @@ class FedPA(Part):
     gamma_ad: float = setting(0.15, "generator: reward of distance from the prototypes (γ_ad, eq. 8)", minimum=0)
     pairs: Literal["same", "different", "all"] = setting("same", "labels of the pairs to keep apart (eq. 7: same)")
     gen_steps: int = setting(50, "generator's steps per round; not in the paper", minimum=1)
-    gen_batch: int = setting(32, "features per step of the generator (B, eq. 5)", minimum=2)
+    gen_batch: int = setting(32, "features per step of the generator (B, eq. 5)", minimum=2, maximum=10**5)
     gen_lr: float = setting(3e-4, "of the generator's Adam (η_2)", above=0)
     gen_lr_decay: float = setting(1.0, "its factor per round", above=0)
     gen_weight_decay: float = setting(0.0, "of the generator's Adam", minimum=0)
-    noise: int = setting(32, "size of the generator's noise (z, eq. 4)", minimum=1)
+    noise: int = setting(32, "size of the generator's noise (z, eq. 4)", minimum=1, maximum=10**4)
 
     def at(self, weight: str, t: int) -> float:
         """A decaying weight in round t; one that starts at 0 is off, whatever its floor."""
