@@ -11,10 +11,10 @@ import numpy as np
 
 # Of the privacy loss. The accountant rounds ε upwards, here by a few thousandths; 1e-4 takes ten times as long.
 LOSS_GRID = 1e-3
-# Its time and memory grow with the losses that can occur. Beyond this one, and this ε, a bound in closed form is used:
+# Its time grows with the losses, and e^709 is no float. Beyond this loss, and this ε, a bound in closed form is used:
 # such an ε says only that there is hardly any privacy.
-LARGEST_LOSS = 2_000.0
-LARGEST_EPSILON = 1_000.0
+LARGEST_LOSS = 700.0
+LARGEST_EPSILON = 500.0
 LARGE_EPSILON = 100.0  # above it, a grid in proportion and noise to 0.1 %, since 0.001 of 1 would be a coarse step
 TINY_NOISE = 1e-6  # the exact solution needs more digits than a float has
 _QUIET = np.errstate(divide="ignore", over="ignore")  # dp-accounting takes log 0 and 1/0, and handles the infinities
