@@ -21,7 +21,7 @@ FIXED = {
     "eval_batch": 25, "privacy": 8,
 }  # fmt: skip
 LEFT_ALONE = {"in_process", "download", "data", "callback", "profile", "compile", "resume", "overwrite", "metrics"}
-# Settings that are multiplied into the time or the memory of a sound run: drawn small, or so large that they are refused.
+# What is multiplied into the time or the memory of a sound run: drawn small, or so large that it is refused.
 SMALL = {
     "rounds", "local_epochs", "local_steps", "train_size", "test_size", "clients", "image_size", "gan_rounds", "tsne",
     "gan_steps", "gan_batch", "pool", "width", "noise", "steps", "server_steps", "server_batch", "gen_steps", "models",
@@ -30,8 +30,8 @@ SMALL = {
 }  # fmt: skip
 NASTY = [
     "", " ", "nan", "inf", "-inf", "1e400", "-1", "0", "9" * 25, "9" * 6000, "1" + "0" * 400, "1e-400", "٣", "1_0",
-    "0x10",     "none", "true", "x" * 300, "a/" * 3000, "a\0b", "\n", "\ud800", "..", ".x", "a..b", "~nobody/x", "/dev/null",
-    "é" * 150,     "'\"[bold]", "--", "-5", "1.5", "+3", "1e3", "🙂",
+    "0x10", "none", "true", "x" * 300, "a/" * 3000, "a\0b", "\n", "\ud800", "..", ".x", "a..b", "~nobody/x",
+    "/dev/null", "é" * 150, "'\"[bold]", "--", "-5", "1.5", "+3", "1e3", "🙂",
 ]  # fmt: skip
 
 
