@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 SETUP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-slow chaos golden lint bench docs setup clean
+.PHONY: demo test test-slow chaos fuzz golden lint bench docs setup clean
 .DEFAULT_GOAL := demo
 
 setup: $(SETUP)
@@ -34,6 +34,10 @@ test-slow: $(SETUP)
 
 chaos: $(SETUP)
 	$(BIN)/python -m tests.faults.chaos
+
+# FUZZ=500 for fewer cases, or more.
+fuzz: $(SETUP)
+	FUZZ=$(or $(FUZZ),5000) $(BIN)/python -m tests.fuzz
 
 golden: $(SETUP)
 	$(BIN)/python -m tests.golden

@@ -7,6 +7,7 @@
 import dataclasses
 import difflib
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable
@@ -15,6 +16,13 @@ from typing import Any
 from raysim.errors import InputError
 
 WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+
+# The limits of a setting that names none. No real value comes near them, and whatever is computed from a value within
+# them still fits: into 64 bits, into a float, into the name of a file.
+LARGEST_WHOLE = 10**9
+LARGEST_NUMBER = 1e9  # either way
+LONGEST_TEXT = 4000  # characters: a path may have 4,096 bytes
+LONGEST_NAME = 200  # bytes between slashes or commas: a file's name may have 255, and some names get an ending
 
 
 def setting(
@@ -29,7 +37,8 @@ def setting(
 ) -> Any:
     """A dataclass field that is also a flag: its default, one line of help, and the values it accepts.
 
-    `choices` gives the accepted words where they are found at run time; otherwise annotate the field with a Literal.
+    Without a maximum, LARGEST_WHOLE or LARGEST_NUMBER is the limit. `choices` gives the accepted words where they are
+    found at run time; otherwise annotate the field with a Literal.
     `decides_result=False` marks a setting that changes where or how a run is done, but not its result.
     """
     limits = {"minimum": minimum, "above": above, "maximum": maximum}
@@ -70,12 +79,12 @@ def is_switch(field: dataclasses.Field[Any]) -> bool:
 def convert(field: dataclasses.Field[Any], value: object, where: str, key: str) -> Any:
     """The value in the field's type and range; an InputError names its source (`where`) and the flag."""
     kind, optional = _kind(field)
-    text = str(value).strip()
+    text = _text(value).strip()
     if optional and (value is None or text.lower() == "none"):
         return None
     choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else _choices(field)
     expected = ("one of " + ", ".join(choices) if choices else WORDS[kind]) + (" or none" if optional else "")
-    bad = InputError(f"{where}: {flag(key)} must be {expected}, not {text!r}")
+    bad = InputError(f"{where}: {flag(key)} must be {expected}, not {_shown(text)}")
     if choices:
         if text not in choices:
             raise bad
@@ -87,6 +96,8 @@ def convert(field: dataclasses.Field[Any], value: object, where: str, key: str) 
     if kind is str:
         if not isinstance(value, str):
             raise bad
+        if fault := _faulty_text(value):
+            raise InputError(f"{where}: {flag(key)} {_shown(value)} {fault}")
         return value
     if isinstance(value, bool) or (kind is int and isinstance(value, float)):
         raise bad
@@ -94,11 +105,33 @@ def convert(field: dataclasses.Field[Any], value: object, where: str, key: str) 
         number = kind(text)
     except ValueError:
         raise bad from None
-    if not math.isfinite(number):
+    if not text.isascii() or number != number or number in (math.inf, -math.inf):
         raise bad
     if rule := _broken_limit(field, number):
-        raise InputError(f"{where}: {flag(key)} must be {rule}, not {text}")
+        raise InputError(f"{where}: {flag(key)} must be {rule}, not {_shown(text)[1:-1]}")
     return number
+
+
+def _text(value: object) -> str:
+    try:
+        return str(value)
+    except (ValueError, RecursionError):  # a number of more digits than Python writes; lists in lists in lists
+        return "…"
+
+
+def _shown(text: str) -> str:
+    """The text in quotes, as much of it as a message can hold."""
+    return repr(text if len(text) <= 80 else f"{text[:50]}…{text[-20:]}")
+
+
+def _faulty_text(text: str) -> str | None:
+    """What is wrong with a text, in words: it could not be a path, or could not be printed."""
+    if any(ord(c) < 32 or 0xD800 <= ord(c) < 0xE000 or ord(c) == 127 for c in text):
+        return "has a character that cannot be written; remove it"
+    longest = max(len(name.encode()) for name in re.split("[/,]", text))
+    if len(text) > LONGEST_TEXT or longest > LONGEST_NAME:
+        return f"is too long: names have at most {LONGEST_NAME} bytes and paths {LONGEST_TEXT} characters; shorten it"
+    return None
 
 
 def _kind(field: dataclasses.Field[Any]) -> tuple[Any, bool]:
@@ -115,10 +148,14 @@ def _choices(field: dataclasses.Field[Any]) -> tuple[str, ...]:
 def _broken_limit(field: dataclasses.Field[Any], number: float) -> str | None:
     """The limit that the number exceeds, in words."""
     minimum, above, maximum = (field.metadata[name] for name in ("minimum", "above", "maximum"))
+    if maximum is None:
+        maximum = LARGEST_NUMBER if isinstance(number, float) else LARGEST_WHOLE
+    if minimum is None and above is None:
+        minimum = -maximum
     if minimum is not None and number < minimum:
         return f"at least {minimum}"
     if above is not None and number <= above:
         return f"above {above}"
     if maximum is not None and number > maximum:
-        return f"at most {maximum}"
+        return f"at most {maximum:,}" if maximum >= 10**4 else f"at most {maximum}"
     return None

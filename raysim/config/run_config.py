@@ -10,6 +10,12 @@ from raysim.errors import InputError
 from raysim.methods.base import Part, can_fuse
 from raysim.settings import as_dict, setting, setting_fields
 
+# Upper limits, far above what anyone has used: a value beyond them is a slip, and would end in a lack of memory.
+MOST_IMAGES = 10**15  # whether they fit is decided by the memory there is
+MOST_CLIENTS = 10**8
+MOST_ROWS = 10**6  # of a batch
+MOST_ACTORS = 10**5
+
 
 @dataclass(frozen=True)
 class _DataSettings:
@@ -25,20 +31,24 @@ class _DataSettings:
     download: bool = setting(False, "download a named dataset that is not found", decides_result=False)
     image_size: int | None = setting(None, "resize images to this many pixels square", minimum=8, maximum=4096)
     train_size: int | None = setting(
-        None, "number of training images to keep, in proportion to the classes; for shapes, to generate", minimum=1
-    )
+        None, "number of training images to keep, in proportion to the classes; for shapes, to generate",
+        minimum=1, maximum=MOST_IMAGES,
+    )  # fmt: skip
     fraction: float | None = setting(
         None, "share of the training images to keep, instead of --train-size", above=0, maximum=1
     )
     test_size: int | None = setting(
-        None, "number of test images to keep, in proportion to the classes; for shapes, to generate", minimum=1
-    )
+        None, "number of test images to keep, in proportion to the classes; for shapes, to generate",
+        minimum=1, maximum=MOST_IMAGES,
+    )  # fmt: skip
     normalise: Literal["data", "half"] = setting(
         "data", "scale pixels by the training split's mean and std per channel (data), or to [-1, 1] (half)"
     )
 
-    clients: int = setting(100, "number of clients that share the training split", minimum=1)
-    active: int | None = setting(None, "number of clients that train in each round; by default all", minimum=1)
+    clients: int = setting(100, "number of clients that share the training split", minimum=1, maximum=MOST_CLIENTS)
+    active: int | None = setting(
+        None, "clients that train in each round; by default all", minimum=1, maximum=MOST_CLIENTS
+    )
     partition: str = setting("dirichlet", "how the training samples are dealt to the clients", choices=partitions.names)
 
 
@@ -63,28 +73,30 @@ class RunConfig(_PartitionSettings):
     labelled: int | None = setting(
         None, "samples per client that keep their label, in proportion to the classes; by default all do", minimum=1
     )
-    unlabelled_batch: int = setting(64, "unlabelled samples per local step, for methods that use them", minimum=1)
+    unlabelled_batch: int = setting(
+        64, "unlabelled samples per local step, for methods that use them", minimum=1, maximum=MOST_ROWS
+    )
 
     rounds: int = setting(50, "number of communication rounds", minimum=1)
-    seed: int = setting(0, "seed of all random draws", minimum=0)
+    seed: int = setting(0, "seed of all random draws", minimum=0, maximum=2**63 - 1)
     weighting: Literal["samples", "uniform"] = setting(
         "samples", "weight of a client's model in the average: its number of samples, or the same for all (uniform)"
     )
     model: str = setting("hfmds-cnn", "the classifier to train; `raysim models` lists them")
-    batch_size: int = setting(10, "samples per local step", minimum=1)
+    batch_size: int = setting(10, "samples per local step", minimum=1, maximum=MOST_ROWS)
     local_epochs: int | None = setting(
         None, "passes over a client's data per round; 1 unless --local-steps is given", minimum=1
     )
     local_steps: int | None = setting(None, "local steps per round, instead of --local-epochs", minimum=1)
     drop_last: bool = setting(False, "skip the last batch of an epoch if it is smaller than the others")
     optimizer: Literal["sgd", "adam"] = setting("sgd", "local optimiser, created anew for every client and round")
-    lr: float = setting(0.01, "local learning rate", above=0)
+    lr: float = setting(0.01, "local learning rate", above=0, maximum=1e6)
     lr_decay: float = setting(1.0, "factor on the learning rate every --lr-decay-every rounds", above=0)
     lr_decay_every: int = setting(1, "rounds between two decays of the learning rate", minimum=1)
     momentum: float = setting(0.9, "momentum of SGD", minimum=0, maximum=1)
     weight_decay: float = setting(0.0, "L2 penalty in the optimiser", minimum=0)
     eval_every: int = setting(1, "rounds between two evaluations; 0: evaluate only after the last round", minimum=0)
-    eval_batch: int = setting(500, "test images per evaluation batch", minimum=1)
+    eval_batch: int = setting(500, "test images per evaluation batch", minimum=1, maximum=MOST_ROWS)
     evaluation: Literal["global", "clients"] = setting(
         "global", "evaluate the global model on the test split, or each client's model on test images of its classes"
     )
@@ -98,14 +110,20 @@ class RunConfig(_PartitionSettings):
     )  # fmt: skip
 
     actors: int | None = setting(
-        None, "number of client actors; by default 2 per GPU, or one per CPU", minimum=1, decides_result=False
-    )
+        None, "number of client actors; by default 2 per GPU, or one per CPU",
+        minimum=1, maximum=MOST_ACTORS, decides_result=False,
+    )  # fmt: skip
     actor_per_client: bool = setting(False, "give every client an actor of its own", decides_result=False)
     gpu_fraction: float | None = setting(
         None, "share of a GPU per client actor; by default as much as fits", above=0, maximum=1, decides_result=False
     )
-    fuse: int = setting(1, "clients to train in one vectorised step; changes the last bits of the result", minimum=1)
-    threads: int = setting(1, "torch threads per actor; changes the last bits of the result", minimum=1)
+    fuse: int = setting(
+        1,
+        "clients to train in one vectorised step; changes the last bits of the result",
+        minimum=1,
+        maximum=MOST_ACTORS,
+    )
+    threads: int = setting(1, "torch threads per actor; changes the last bits of the result", minimum=1, maximum=1024)
     precision: Literal["float32", "tf32", "bf16"] = setting(
         "float32", "precision of local training: tf32 for products and convolutions on GPUs, or bf16 by autocast"
     )
@@ -131,7 +149,7 @@ class RunConfig(_PartitionSettings):
     on_client_error: Literal["stop", "retry", "skip"] = setting(
         "retry", "if a client's code raises: stop the run, retry and then stop, or retry and then leave the client out"
     )
-    client_retries: int = setting(2, "number of retries for a client whose code raised", minimum=0)
+    client_retries: int = setting(2, "number of retries for a client whose code raised", minimum=0, maximum=1000)
     client_timeout: float | None = setting(
         None, "seconds a client may take before its actor is replaced; by default ten times what others took",
         above=0, decides_result=False,

@@ -23,6 +23,9 @@ Fields = dict[str, Field[Any]]  # key -> setting; a part's keys begin with its p
 EITHER_OR = (("local_epochs", "local_steps"), ("train_size", "fraction"), ("actors", "actor_per_client"))
 
 
+LARGEST_TOML = 2**20  # bytes; every setting there is takes a hundredth
+
+
 @dataclass(frozen=True)
 class _Known:
     """The settings of a run with this method: its own, and those of the method's parts by their prefix."""
@@ -82,11 +85,11 @@ def take(flags: dict[str, object], key: str) -> str | None:
 def from_toml(path: str) -> dict[str, object]:
     """A TOML file: settings at the top level, a part's own in a table named after it."""
     try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        content = tomllib.loads(_read_text(path))
     except OSError as error:
         raise InputError(f"--config {path}: {error.strerror}; give the path of a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"--config {path}: not valid TOML: {' '.join(str(error).split())}") from None
+    except (ValueError, RecursionError) as error:  # of the encoding, of TOML, of a number's length, of a path with \0
+        raise InputError(f"--config {path}: not valid TOML: {error}; correct it") from None
     values: dict[str, object] = {}
     for key, value in content.items():
         if isinstance(value, dict):
@@ -94,6 +97,14 @@ def from_toml(path: str) -> dict[str, object]:
         else:
             values[key.replace("-", "_")] = value
     return values
+
+
+def _read_text(path: str) -> str:
+    with Path(path).open("rb") as file:
+        content = file.read(LARGEST_TOML + 1)  # and no more: it may be any file, or a device that never ends
+    if len(content) > LARGEST_TOML:
+        raise ValueError(f"more than {LARGEST_TOML:,} bytes")
+    return content.decode()
 
 
 def from_record(recorded: dict[str, object], where: str) -> dict[str, object]:

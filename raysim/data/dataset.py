@@ -1,7 +1,9 @@
 """A dataset after loading and before, when only its labels are known; and how to keep a part of it."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -63,9 +65,14 @@ class Found:
     sized: bool = False  # whether the splits already have the sizes that were asked for
 
 
+def home_path(name: str | Path) -> Path:
+    """The path with ~ replaced by the home folder; ~somebody stays as it is where nobody is called that."""
+    return Path(os.path.expanduser(name))
+
+
 def wrong(message: str) -> InputError:
-    """An error on exactly one line, whatever file names or library messages it quotes."""
-    return InputError(" ".join(message.split()))
+    """The error for data that cannot be used; whatever file names or library messages it quotes is on one line."""
+    return InputError(message)
 
 
 def check_labels(y: np.ndarray, classes: int, where: str, first: int = 0) -> None:

@@ -11,13 +11,13 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
 from PIL import BmpImagePlugin, Image, JpegImagePlugin, PngImagePlugin, WebPImagePlugin
 
 from raysim.data.dataset import MAX_SIDE, Source, wrong
+from raysim.data.memory import check_images_fit
 from raysim.errors import InputError
 
 # The plugins are called directly: Image.open would try others, and refuses very large images without naming their size.
@@ -29,7 +29,8 @@ FORMATS = (
 )
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 MAX_BYTES = 128 * 2**20  # of an encoded image: more than 4096x4096 pixels need, uncompressed
-CHUNK = 64  # images per task
+CHUNK = 64  # images per task, or fewer if they are large:
+CHUNK_BYTES = 16 * 2**20  # of encoded images, and of decoded ones
 THREADS = min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
@@ -41,14 +42,17 @@ def decode(items: Iterable[tuple[str, bytes | Path]], count: int, image_size: in
     """
     out: np.ndarray | None = None
     first, done = "", 0
+    if image_size is not None:
+        check_images_fit(count, (1, image_size, image_size))
     with ThreadPoolExecutor(THREADS) as pool:
-        for name, chunk in _in_order(pool, items, image_size):
+        for name, chunk in _in_order(pool, _chunks(items, count, image_size), image_size):
             if out is None:
                 out, first = _room_for(count, chunk.shape[1:]), name
             elif chunk.shape[1:] != out.shape[1:]:
                 if image_size is None:
                     raise _mixed(name, chunk.shape[1:], first, out.shape[1:])
                 if out.shape[1] == 1:
+                    check_images_fit(count, (3, *out.shape[2:]))
                     out = np.repeat(out, 3, axis=1)  # the first image in colour
             out[done : done + len(chunk)] = chunk  # a grey chunk is broadcast over the channels
             done += len(chunk)
@@ -71,20 +75,47 @@ def resize(x: np.ndarray, image_size: int | None) -> np.ndarray:
     """Decoded images [N, C, H, W], resized to image_size x image_size, or as they are."""
     if image_size is None or x.shape[2:] == (image_size, image_size):
         return x
-    images = (Image.fromarray(i.transpose(1, 2, 0) if len(i) == 3 else i[0]) for i in np.ascontiguousarray(x))
-    return _stack([_square(image, image_size) for image in images])
+    out = _room_for(len(x), (x.shape[1], image_size, image_size))
+    for i, pixels in enumerate(x):
+        pixels = np.ascontiguousarray(pixels.transpose(1, 2, 0) if len(pixels) == 3 else pixels[0])
+        out[i] = _stack([_square(Image.fromarray(pixels), image_size)])[0]
+    return out
+
+
+def _chunks(
+    items: Iterable[tuple[str, bytes | Path]], count: int, image_size: int | None
+) -> Iterator[list[tuple[str, bytes | Path]]]:
+    """The items in chunks whose images are few enough, encoded and decoded.
+
+    How large they are when decoded is `image_size`, or the size of the first, which all must have. If `count` of that
+    do not fit into the memory, nothing is decoded.
+    """
+    chunk: list[tuple[str, bytes | Path]] = []
+    most, size = CHUNK, 0
+    for number, (name, encoded) in enumerate(items):
+        if number == 0:
+            width, height = (image_size, image_size) if image_size else _header(name, encoded).size
+            check_images_fit(count, (1, height, width))
+            most = max(1, min(CHUNK, CHUNK_BYTES // (3 * width * height)))
+        length = len(encoded) if isinstance(encoded, bytes) else 0  # a file is read when its turn comes
+        if chunk and (len(chunk) == most or size + length > CHUNK_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append((name, encoded))
+        size += length
+    if chunk:
+        yield chunk
 
 
 def _in_order(
-    pool: ThreadPoolExecutor, items: Iterable[tuple[str, bytes | Path]], image_size: int | None
+    pool: ThreadPoolExecutor, chunks: Iterable[list[tuple[str, bytes | Path]]], image_size: int | None
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Decoded chunks in the order of the items, each with the name of its first image.
+    """The chunks decoded, in their order, each with the name of its first image.
 
     Only a few are in progress at a time, since encoded images may be much larger than decoded and resized ones.
     """
-    rest = iter(items)
     waiting: deque[tuple[str, Future[np.ndarray]]] = deque()
-    while chunk := list(islice(rest, CHUNK)):
+    for chunk in chunks:
         waiting.append((chunk[0][0], pool.submit(_decode_chunk, chunk, image_size)))
         if len(waiting) > 2 * THREADS:
             name, future = waiting.popleft()
@@ -108,21 +139,33 @@ def _decode_chunk(chunk: list[tuple[str, bytes | Path]], image_size: int | None)
 
 
 def _open(name: str, encoded: bytes | Path) -> Image.Image:
+    """The image with its pixels."""
+    image = _header(name, encoded)
+    try:
+        image.load()
+    except Exception as error:  # decoders raise any kind of exception for a broken file
+        raise wrong(f"{name}: broken {image.format} image ({error}); replace or remove it") from error
+    return image
+
+
+def _header(name: str, encoded: bytes | Path) -> Image.Image:
+    """The image before any pixel is decoded; an InputError if it is none, or larger than allowed."""
     if isinstance(encoded, Path):
         encoded = _read(encoded)
+    if len(encoded) > MAX_BYTES:
+        raise wrong(f"{name}: {len(encoded):,} bytes; an image may have at most {MAX_BYTES:,}: shrink or remove it")
     plugin = next((plugin for signature, plugin in FORMATS if encoded.startswith(signature)), None)
     if plugin is None:
         raise wrong(f"{name}: not an image (neither JPEG, PNG, BMP nor WebP); replace or remove it")
     try:
         image = plugin(io.BytesIO(encoded))
-        width, height = image.size
-        if max(width, height) > MAX_SIDE:
-            raise wrong(f"{name}: {width:,}x{height:,} pixels; at most {MAX_SIDE:,}x{MAX_SIDE:,}: shrink or remove it")
-        image.load()
-    except InputError:
-        raise
-    except Exception as error:  # decoders raise any kind of exception for a broken file
+    except Exception as error:  # as above
         raise wrong(f"{name}: broken {plugin.format} image ({error}); replace or remove it") from error
+    width, height = image.size
+    if max(width, height) > MAX_SIDE:
+        raise wrong(f"{name}: {width:,}x{height:,} pixels; at most {MAX_SIDE:,}x{MAX_SIDE:,}: shrink or remove it")
+    if min(width, height) < 1:
+        raise wrong(f"{name}: {width}x{height} pixels: nothing to see; replace or remove it")
     return image
 
 
@@ -160,15 +203,8 @@ def _stack(images: list[Image.Image]) -> np.ndarray:
 
 
 def _room_for(count: int, shape: tuple[int, ...]) -> np.ndarray:
-    """An array for so many images; an InputError if it is larger than the memory.
-
-    Without this check the system would grant the memory, and kill the process later without an explanation.
-    """
-    size = count * int(np.prod(shape))
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if size > memory:
-        wanted = f"{count:,} images of {shape[2]}x{shape[1]} pixels need {size / 2**30:.0f} GiB"
-        raise wrong(f"{wanted}, more than the memory here; give --image-size N or --train-size N")
+    """An array for so many images; an InputError if it does not fit into the memory."""
+    check_images_fit(count, shape)
     return np.empty((count, *shape), np.uint8)
 
 

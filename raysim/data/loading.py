@@ -5,8 +5,20 @@ from pathlib import Path
 
 import numpy as np
 
-from raysim.data.dataset import HELD_OUT, MAX_SIDE, Dataset, Found, Source, Split, hold_out, keep_stratified, wrong
+from raysim.data.dataset import (
+    HELD_OUT,
+    MAX_SIDE,
+    Dataset,
+    Found,
+    Source,
+    Split,
+    hold_out,
+    home_path,
+    keep_stratified,
+    wrong,
+)
 from raysim.data.loaders import Request, all_loaders, catalogue
+from raysim.data.memory import check_images_fit
 from raysim.errors import InputError
 from raysim.rng import stream
 from raysim.settings import nearest
@@ -56,15 +68,18 @@ def _check(request: Request) -> None:
 
 def _folder(name: str, data: str | Path | None) -> Path | None:
     """The folder that a name means: the path itself, or one in the folder of the datasets."""
-    path = Path(name).expanduser()
-    if not path.is_dir() and data is not None:
-        path = Path(data).expanduser() / name
-    return path if path.is_dir() else None
+    path = home_path(name)
+    try:
+        if not path.is_dir() and data is not None:
+            path = home_path(data) / name
+        return path if path.is_dir() else None
+    except (OSError, ValueError) as error:
+        raise wrong(f"--dataset {name}: no path of a folder ({getattr(error, 'strerror', None) or error})") from None
 
 
 def _unknown(name: str) -> InputError:
     """For a name that is neither a folder nor known to a loader: an error with the name that may have been meant."""
-    path, names = Path(name).expanduser(), [known for known, _ in catalogue()]
+    path, names = home_path(name), [known for known, _ in catalogue()]
     if path.exists():
         return wrong(f"{path}: a file; give the folder it is in")
     if "/" in name or "\\" in name:
@@ -93,6 +108,8 @@ def _read(found: Found, request: Request) -> Dataset:
             train_size = max(1, round(request.fraction * len(train_rows)))
         train_rows = _keep(found.train, train_rows, train_size, "train", request.seed)
         test_rows = _keep(test_source, test_rows, request.test_size, "test", request.seed)
+    if image_size is not None:  # else it is known when the first image is read
+        check_images_fit(len(train_rows) + len(test_rows), (1, image_size, image_size))
     train, test = found.train.read(train_rows, image_size), test_source.read(test_rows, image_size)
     if train.shape[1:] != test.shape[1:]:
         if image_size is None:

@@ -5,6 +5,7 @@ A file put into this folder is found by its name. A method elsewhere is given by
 
 import importlib
 import itertools
+import traceback
 
 from raysim import discovery
 from raysim.errors import InputError
@@ -47,17 +48,28 @@ def describe(name: str) -> str:
 def part_class(name: str) -> type[Part]:
     """The `Part` that the method's file defines."""
     module_name = name if "." in name else f"{__name__}.{name}"
+    if "." in name and not all(piece.isidentifier() for piece in name.split(".")):
+        raise InputError(f"--method: '{name}' is no module; write it as my_lab.my_method")
     if "." not in name and name not in names():
         hint = nearest(name, names(), f"; there are {', '.join(names())}")
         raise InputError(f"--method: unknown method '{name}'{hint}")
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise InputError(f"--method: cannot import '{module_name}': {error}") from None
+    except (Exception, SystemExit) as error:  # a user's file may raise anything
+        raise InputError(f"--method: cannot import '{module_name}': {_describe(error)}; correct that file") from error
     parts = discovery.classes(module, Part)
     if len(parts) != 1:
         raise InputError(f"--method: {module_name} defines {len(parts)} parts; a method's file holds one")
     return parts[0]
+
+
+def _describe(error: BaseException) -> str:
+    """The error, and the line that raised it."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    at = (
+        "" if "importlib" in where.filename or isinstance(error, SyntaxError) else f" ({where.filename}:{where.lineno})"
+    )
+    return f"{type(error).__name__}: {error}{at}"
 
 
 def part_classes(method: str) -> dict[str, type[Part]]:

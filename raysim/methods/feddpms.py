@@ -42,7 +42,7 @@ class FedDPMS(Part):
         "noisy means to upload per class: quota of them, filtered by their owner (each), or one to vary later (once)",
     )
     variation: float = setting(1.0, "standard deviation around the noisy mean, with release once", minimum=0)
-    delta: float = setting(1e-5, "δ of the reported (ε, δ)", above=0, maximum=0.5)
+    delta: float = setting(1e-5, "δ of the reported (ε, δ)", minimum=1e-15, maximum=0.5)
 
     def check(self, config):
         if config.model not in (fitting := models.with_decoder()):

@@ -23,7 +23,7 @@ class FedEnsemble(Part):
     mode: Literal["clients", "models"] = setting(
         "clients", "models that predict together: the cohort's (clients), or M global ones (models)"
     )
-    models: int = setting(5, "number of global models in mode `models` (M)", minimum=1)
+    models: int = setting(5, "number of global models in mode `models` (M)", minimum=1, maximum=1000)
 
     def check(self, config):
         if own := [part.name for part in config.parts if part.predicts_with_personal]:

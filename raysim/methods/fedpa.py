@@ -45,11 +45,11 @@ class FedPA(Part):
         "same", "labels of the pairs that diversity keeps apart (eq. 7: same)"
     )
     gen_steps: int = setting(50, "steps of the generator per round; not given in the paper", minimum=1)
-    gen_batch: int = setting(32, "features per step of the generator (B, eq. 5)", minimum=2)
+    gen_batch: int = setting(32, "features per step of the generator (B, eq. 5)", minimum=2, maximum=10**5)
     gen_lr: float = setting(3e-4, "learning rate of the generator's Adam (η_2)", above=0)
     gen_lr_decay: float = setting(1.0, "factor per round on the generator's learning rate", above=0)
     gen_weight_decay: float = setting(0.0, "weight decay of the generator's Adam", minimum=0)
-    noise: int = setting(32, "size of the generator's noise vector (z, eq. 4)", minimum=1)
+    noise: int = setting(32, "size of the generator's noise vector (z, eq. 4)", minimum=1, maximum=10**4)
 
     def at(self, weight: str, t: int) -> float:
         """The value of a decaying weight in round t; a weight that starts at 0 stays 0, whatever its floor."""

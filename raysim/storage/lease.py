@@ -67,8 +67,12 @@ class Owner:
 
 
 def _place() -> str:
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    """Where a process id means this process; empty where the kernel does not say, so that only signs of life count."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
 
 
 def _started(pid: int) -> str | None:
@@ -205,7 +209,7 @@ def _end_of_chain(folder: Path, now: float) -> Path:
         raise InputError(f"{path} is a directory, and should be a file of raysim's; remove it if no driver works there")
     while (content := _read(path)) is not None:
         owner = Owner.read(content)
-        if owner and owner.place == _place():
+        if owner and owner.place and owner.place == _place():
             if _started(owner.pid) == owner.started:
                 raise InputError(f"{folder} is in use by {owner}; wait for it or end it, or choose another directory")
         elif now - path.stat().st_mtime < STALE_SECONDS:

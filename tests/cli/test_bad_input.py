@@ -2,6 +2,8 @@
 
 import io
 import os
+import sys
+import zlib
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -43,8 +45,6 @@ def huge_image(tmp_path):
     # A real PNG header that announces 20,000 × 20,000 pixels; decoding it would take 1.2 GB.
     bomb = bytearray(png())
     bomb[16:24] = (20_000).to_bytes(4, "big") * 2
-    import zlib
-
     bomb[29:33] = zlib.crc32(bytes(bomb[12:29])).to_bytes(4, "big")
     folder = parquet_folder(tmp_path / "d", [png()] * 7 + [bytes(bomb)], [0, 1] * 4)
     return ["--dataset", str(folder)], ["row 7", "20,000x20,000", "4,096x4,096"]
@@ -81,6 +81,59 @@ def wrong_config(tmp_path):
     return ["--config", str(tmp_path / "run.toml")], ["run.toml", "--rounds must be a whole number", "many"]
 
 
+def method_file(content):
+    """A method of the user's own, in a file that cannot be imported."""
+
+    def case(tmp_path):
+        (tmp_path / "my_lab").mkdir()
+        name = f"method_{zlib.crc32(content.encode())}"
+        (tmp_path / "my_lab" / f"{name}.py").write_text(content)
+        return ["--method", f"my_lab.{name}"], [f"my_lab.{name}", "cannot import"]
+
+    return case
+
+
+def toml(content: bytes, *mentions):
+    def case(tmp_path):
+        (tmp_path / "run.toml").write_bytes(content)
+        return ["--config", str(tmp_path / "run.toml")], ["run.toml", *mentions]
+
+    return case
+
+
+HUGE = "9" * 6000
+
+# (flag, value, what the line mentions)
+ABSURD = [
+    ("out", "x" * 300, "too long"),
+    ("out", "a\0b", "--out"),
+    ("out", "\ud800", "--out"),
+    ("dataset", "x" * 300, "too long"),
+    ("dataset", "a\0b", "--dataset"),
+    ("dataset", "~nobody/x", "~nobody/x"),
+    ("method", "x" * 300, "too long"),
+    ("method", ".x", "my_lab.my_method"),
+    ("method", "a..b", "my_lab.my_method"),
+    ("method", "no_such_lab.method", "no_such_lab"),
+    ("fuse", "1" * 25, "at most"),
+    ("fuse", HUGE, "--fuse"),
+    ("threads", "1000000000000", "at most 1024"),
+    ("clients", str(10**12), "at most"),
+    ("rounds", str(10**30), "at most"),
+    ("rounds", "1" + "0" * 400, "at most"),
+    ("rounds", "٣", "a whole number"),
+    ("lr", "1e400", "a number"),
+    ("lr", "nan", "a number"),
+    ("lr", "1e300", "at most"),
+    ("seed", str(2**64), "at most"),
+    ("config", ".", "--config"),
+    ("config", "a\0b", "--config"),
+    ("config", "/dev/zero", "bytes"),
+    ("train-size", str(10**12), "GiB"),
+    ("image-size", "4096", "GiB"),
+]
+
+
 CASES = {
     "unknown command": lambda _: (["rum"], ["unknown command 'rum'", "'run'"]),
     "unknown method": lambda _: (["--method", "fedprx"], ["'fedprx'", "did you mean 'fedprox'"]),
@@ -107,6 +160,26 @@ CASES = {
     "no value for a page": lambda p: (["report", str(p), "--out"], ["--out needs a value"]),
     "no such switch": lambda _: (["--no-rounds"], ["unknown setting --no-rounds", "did you mean '--rounds'"]),
     "no such table": lambda _: (["--partition", "table", "--table", "no.csv"], ["table no.csv: no such file"]),
+    "method with a syntax error": method_file("def broken(:\n"),
+    "method that imports what is not there": method_file("import no_such_module_anywhere\n"),
+    "method that raises": method_file("1 / 0\n"),
+    "method that exits": method_file("import sys\nsys.exit('no')\n"),
+    "toml: binary": toml(bytes(range(256)), "not valid TOML"),
+    "toml: endless": toml(b"#" * 2**21, "bytes"),
+    "toml: a list": toml(b"rounds = [1, 2]", "--rounds"),
+    "toml: a date": toml(b"rounds = 1979-05-27", "--rounds"),
+    "toml: tables in tables": toml(b'method = "fedprox"\n[fedprox.mu.x]\ny = 1', "--fedprox.mu"),
+    "toml: a key of two lines": toml(b'"a\\nb" = 1', "unknown setting"),
+    "toml: a long number": toml(b"rounds = " + b"9" * 5000, "not valid TOML"),
+    "toml: a long number in hex": toml(b"rounds = 0x" + b"f" * 5000, "--rounds"),
+    "toml: deep": toml(b"rounds = " + b"[" * 5000 + b"]" * 5000, "run.toml"),
+    **{
+        f"--{flag} {value[:20]!r} {len(value)}": lambda _, flag=flag, value=value, mention=mention: (
+            [f"--{flag}", value],
+            [mention],
+        )
+        for flag, value, mention in ABSURD
+    },
     "report of nothing": lambda p: (["report", str(p)], ["not a run directory"]),
 }
 
@@ -114,6 +187,8 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_bad_input(case, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.delenv("RAYSIM_DATA", raising=False)
     words, expected = CASES[case](tmp_path)
     before = sorted(tmp_path.rglob("*"))

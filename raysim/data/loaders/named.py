@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from raysim.data import idx, images
-from raysim.data.dataset import Found, Source, check_labels, wrong
+from raysim.data.dataset import Found, Source, check_labels, home_path, wrong
 from raysim.data.loaders import parquet
 from raysim.data.loaders.base import Loader, Request
 from raysim.data.torchvision_import import import_torchvision
@@ -153,7 +153,7 @@ class ByName(Loader):
 def _find(name: str, data: str | Path | None, download: bool) -> Found:
     """The dataset of that name; `data` is DIR (default: RAYSIM_DATA, or the folder data)."""
     named = DATASETS[name]
-    root = Path(data or os.environ.get("RAYSIM_DATA") or "data").expanduser()
+    root = home_path(data or os.environ.get("RAYSIM_DATA") or "data")
     if parquet.has_files(root / name):
         columns = (named.label_column,) if named.label_column else parquet.LABEL_COLUMNS
         return parquet.find_splits(root / name, named.class_names, columns, named.first_label)

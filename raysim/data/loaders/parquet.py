@@ -1,6 +1,7 @@
 """Folders of Parquet files in the Hugging Face image layout: a column of encoded images and one of labels.
 
 Only those two columns are read, as plain Arrow types: nothing in a file is unpickled, and no extension type is used.
+They are read in small batches, and their sizes are checked before: a file of kilobytes can hold gigabytes of copies.
 The name of a file (train-00000-of-00001.parquet, test…, validation…) or of its folder (train/, test/) gives the split.
 """
 
@@ -18,9 +19,13 @@ import pyarrow.parquet as pq
 from raysim.data import images
 from raysim.data.dataset import Found, Source, check_labels, wrong
 from raysim.data.loaders.base import Loader, Request
+from raysim.data.memory import check_fits
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("fine_label", "label")  # CIFAR-100 has a coarse one too
+MAX_ROWS = 100_000_000  # of a file
+LABELS_AT_ONCE, IMAGES_AT_ONCE = 1_000_000, 64  # rows
+BUFFER = 2**20  # bytes of a column read from the file at once
 TEST_SPLITS = ("test", "val")  # the first one found is used; val stands for validation and valid too
 
 
@@ -101,18 +106,56 @@ def _open(path: Path, label_columns: tuple[str, ...]) -> _File:
         raise wrong(f"{path}: column {image} is {kind}; encoded images are needed, as binary or struct with bytes")
     if not (pa.types.is_integer(schema.field(label).type) or pa.types.is_boolean(schema.field(label).type)):
         raise wrong(f"{path}: column {label} is {schema.field(label).type}; labels must be integers from 0")
-    values = _guarded(path, file.read, None, [label]).column(label)
-    if values.null_count:
-        row = values.is_null().index(True).as_py()
-        raise wrong(f"{path}: row {row}: no label in column {label}; fill or remove that row")
-    y = _guarded(path, lambda: values.cast(pa.int64()).to_numpy())
-    if not len(y):
+    _check_sizes(path, file.metadata, {label, column})
+    return _File(path, column, _labels(path, file, label), _class_names(schema, label))
+
+
+def _check_sizes(path: Path, metadata: Any, columns: set[str]) -> None:
+    """Refuse what the file's own description says is too much to read, before any of it is read."""
+    rows = metadata.num_rows
+    if not rows:
         raise wrong(f"{path}: no rows; remove the file")
-    return _File(path, column, y, _class_names(schema, label))
+    if not 0 < rows <= MAX_ROWS:
+        raise wrong(f"{path}: {rows:,} rows; at most {MAX_ROWS:,}: split it or replace it")
+    check_fits(3 * 8 * rows, f"{path}: {rows:,} labels", "split the file")  # as read, as int64, and all together
+    for group in range(metadata.num_row_groups):
+        for number in range(metadata.num_columns):
+            chunk = metadata.row_group(group).column(number)
+            if chunk.path_in_schema in columns:
+                # A page is in memory as a whole, compressed and not; at worst there is only one, of up to 2 GiB.
+                page = min(chunk.total_uncompressed_size, 2**31)
+                check_fits(2 * page, f"{path}: column {chunk.path_in_schema} of row group {group}", "split the file")
 
 
-def _reader(path: Path) -> pq.ParquetFile:
-    return _guarded(path, lambda: pq.ParquetFile(path, page_checksum_verification=True))
+def _labels(path: Path, file: pq.ParquetFile, label: str) -> np.ndarray:
+    """The column of labels, int64 [rows]."""
+    y, done = np.empty(file.metadata.num_rows, np.int64), 0
+    for batch in _batches(path, file, label, LABELS_AT_ONCE):
+        if batch.null_count:
+            row = done + pc.index(batch.is_null(), True).as_py()
+            raise wrong(f"{path}: row {row}: no label in column {label}; fill or remove that row")
+        part = _guarded(path, lambda batch=batch: batch.cast(pa.int64()).to_numpy())
+        if done + len(part) > len(y):
+            break
+        y[done : done + len(part)] = part
+        done += len(part)
+    if done != len(y):
+        raise wrong(f"{path}: not as many rows as it says ({len(y)}); replace or remove it")
+    return y
+
+
+def _batches(path: Path, file: pq.ParquetFile, column: str, size: int, group: int | None = None) -> Iterator[pa.Array]:
+    """One column of the file, or of one row group, in batches of at most so many rows."""
+    groups = None if group is None else [group]
+    batches = _guarded(path, lambda: file.iter_batches(size, row_groups=groups, columns=[column], use_threads=False))
+    while (batch := _guarded(path, next, batches, None)) is not None:
+        yield batch.column(0)
+
+
+def _reader(path: Path, repeated: str | None = None) -> pq.ParquetFile:
+    """The file, opened. Values of the column `repeated` that occur again stay one copy, as they are in the file."""
+    options = {"page_checksum_verification": True, "buffer_size": BUFFER, "pre_buffer": False}
+    return _guarded(path, lambda: pq.ParquetFile(path, read_dictionary=[repeated] if repeated else None, **options))
 
 
 def _guarded(path: Path, action: Callable[..., Any], *arguments: object) -> Any:
@@ -169,22 +212,34 @@ def _encoded(files: list[_File], rows: np.ndarray) -> Iterator[tuple[str, bytes]
 
 
 def _encoded_in(file: _File, rows: np.ndarray) -> Iterator[tuple[str, bytes]]:
-    reader, start = _reader(file.path), 0
+    reader, start, given = _reader(file.path, file.images), 0, 0
     for group in range(reader.num_row_groups):
         stop = start + reader.metadata.row_group(group).num_rows
-        mine = rows[(rows >= start) & (rows < stop)]
-        if len(mine):
-            encoded = _guarded(file.path, _read_group, reader, group, file.images, mine - start)
-            for row, image in zip(mine, encoded, strict=True):
-                name = f"{file.path}: row {row}"
-                if image is None:
-                    raise wrong(f"{name}: no image bytes; images stored outside the file are not read: embed them")
-                yield name, image
+        if not ((rows >= start) & (rows < stop)).any():
+            start = stop
+            continue
+        for values in _batches(file.path, reader, file.images, IMAGES_AT_ONCE, group):
+            if pa.types.is_struct(values.type):
+                values = pc.struct_field(values, "bytes")
+            for row in rows[(rows >= start) & (rows < min(stop, start + len(values)))]:
+                yield f"{file.path}: row {row}", _image(file.path, values, row - start, row)
+                given += 1
+            start += len(values)
         start = stop
+    if given != len(rows):
+        raise wrong(f"{file.path}: fewer images than labels; replace or remove it")
 
 
-def _read_group(reader: pq.ParquetFile, group: int, column: str, rows: np.ndarray) -> list[bytes | None]:
-    values = reader.read_row_group(group, columns=[column]).column(0)
-    if pa.types.is_struct(values.type):
-        values = pc.struct_field(values, "bytes")
-    return values.take(pa.array(rows)).to_pylist()
+def _image(path: Path, values: pa.Array, index: int, row: int) -> bytes:
+    """The bytes of one image, unless they are missing or too many."""
+    value = _guarded(path, lambda: values[int(index)])
+    if pa.types.is_dictionary(values.type):
+        value = value.value if hasattr(value, "value") else value
+    buffer = value.as_buffer() if value.is_valid else None
+    if buffer is None:
+        raise wrong(f"{path}: row {row}: no image bytes; images stored outside the file are not read: embed them")
+    if buffer.size > images.MAX_BYTES:
+        raise wrong(
+            f"{path}: row {row}: {buffer.size:,} bytes; an image may have at most {images.MAX_BYTES:,}: shrink it"
+        )
+    return buffer.to_pybytes()

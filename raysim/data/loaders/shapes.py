@@ -13,6 +13,7 @@ import numpy as np
 from raysim.data import images
 from raysim.data.dataset import Found
 from raysim.data.loaders.base import Loader, Request
+from raysim.data.memory import check_images_fit
 from raysim.rng import stream
 
 SIZE = 32
@@ -114,6 +115,8 @@ class Shapes(Loader):
         if request.fraction is not None:
             train_size = max(1, round(request.fraction * TRAIN_SIZE))
         sizes = {"train": train_size, "test": request.test_size or TEST_SIZE}
+        side = max(SIZE, request.image_size or SIZE)
+        check_images_fit(sum(sizes.values()), (3, side, side))
         train, test = (images.in_memory(*generate(split, count, request.seed)) for split, count in sizes.items())
         return Found(CLASS_NAMES, train, test, sized=True)
 

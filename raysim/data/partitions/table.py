@@ -23,6 +23,7 @@ TABLES = {
         (2000, 0, 250),
     )
 }
+MAX_BYTES = 256 * 2**20  # of a CSV file: ten million clients with ten classes
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,12 @@ def read_table(source: str | Path | ArrayLike) -> np.ndarray:
     try:
         if not path.is_file():
             raise InputError(f"partition table {source}: no such file; give a CSV file or one of {', '.join(TABLES)}")
+        if path.stat().st_size > MAX_BYTES:
+            raise InputError(f"partition table {path}: more than {MAX_BYTES:,} bytes; give a CSV file of integers")
         rows = _rows(path)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"partition table {path}: cannot be read ({error}); give a CSV file of integers") from error
+    except (OSError, ValueError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"partition table {path}: cannot be read ({reason}); give a CSV file of integers") from error
     if not rows:
         raise InputError(f"partition table {path}: empty; write one row of counts per client")
     return _checked(np.stack(rows), f"partition table {path}")

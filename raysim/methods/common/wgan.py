@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from raysim.engine.server import Server
 
 BETAS = (0.0, 0.9)  # Adam's, as in WGAN-GP
+MOST_PRIVATE_STEPS = 200_000  # that the accountant composes in seconds; the paper has 18,000
 SAMPLED = 500  # images generated at once
 
 
@@ -35,26 +36,31 @@ class GanPart(Part):
 
     replies_with_model = False  # GANs are trained without the classifier
 
-    pool: int = setting(40_000, "synthetic images of all clients together; 0: no GAN", minimum=0)
-    gan_rounds: int = setting(200, "rounds of GAN training", minimum=1)
-    gan_steps: int = setting(90, "critic steps per GAN round", minimum=1)
-    gan_batch: int = setting(64, "real images per critic step, and as many generated ones", minimum=2)
+    pool: int = setting(40_000, "synthetic images of all clients together; 0: no GAN", minimum=0, maximum=10**8)
+    gan_rounds: int = setting(200, "rounds of GAN training", minimum=1, maximum=10**6)
+    gan_steps: int = setting(90, "critic steps per GAN round", minimum=1, maximum=10**6)
+    gan_batch: int = setting(64, "real images per critic step, and as many generated ones", minimum=2, maximum=10**5)
     gan_lr: float = setting(1e-4, "learning rate of Adam, for generator and critic", above=0)
     critic_steps: int = setting(5, "critic steps per generator step", minimum=1)
     penalty: float = setting(10.0, "weight of the gradient penalty", minimum=0)
-    noise: int = setting(100, "size of the generator's noise vector", minimum=1)
+    noise: int = setting(100, "size of the generator's noise vector", minimum=1, maximum=10**4)
     width: int = setting(
-        64, "channels of the critic's first layer; the next have twice and four times as many", minimum=1
+        64, "channels of the critic's first layer; the next have twice and four times as many", minimum=1, maximum=4096
     )
     epsilon: float | None = setting(
         None, "ε of a client's whole GAN training; none: not private (no certificate)", above=0
     )
-    delta: float = setting(1e-5, "δ of the (ε, δ) of the GAN training", above=0, maximum=1)
+    delta: float = setting(1e-5, "δ of the (ε, δ) of the GAN training", minimum=1e-10, maximum=0.5)
     clip: float = setting(1.0, "norm to which a sample's critic gradient is clipped, if epsilon is given", above=0)
 
     def check(self, config: "RunConfig") -> None:
         if others := [part.name for part in config.parts if isinstance(part, GanPart) and part is not self]:
             raise InputError(f"--method {config.method}: {self.name} and {others[0]} both train GANs; use one of them")
+        if self.epsilon is not None and self.gan_rounds * self.gan_steps > MOST_PRIVATE_STEPS:
+            raise InputError(
+                f"--{self.name}.epsilon: of more than {MOST_PRIVATE_STEPS:,} steps it would take minutes to compute; "
+                f"lower --{self.name}.gan-rounds or --{self.name}.gan-steps"
+            )
 
     def privacy(self, samples: int) -> Privacy | None:
         """The private steps of a client with this many samples; None without an ε."""
