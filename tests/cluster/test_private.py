@@ -85,12 +85,13 @@ def test_another_user_gets_nowhere_near_a_runs_ray_and_nothing_stays(end):
 class TestTheFolder:
     def test_is_private_and_can_be_removed(self, monkeypatch):
         monkeypatch.setattr(tempfile, "tempdir", "/tmp")
-        folder = private_folder.make()
+        folder, other = private_folder.make(), private_folder.make()
+        assert folder != other
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        assert private_folder.make() != folder
         (folder / private_folder.RAY / "session").mkdir(parents=True)
-        private_folder.remove(folder)
-        assert not folder.exists()
+        for made in (folder, other):
+            private_folder.remove(made)
+            assert not made.exists()
 
     @pytest.mark.parametrize("changed", ["mode", "marker", "link"])
     def test_only_what_we_made_is_removed(self, changed, tmp_path):

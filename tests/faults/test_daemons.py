@@ -3,7 +3,9 @@
 import os
 import random
 import re
+import shutil
 import signal
+import tempfile
 import time
 from pathlib import Path
 
@@ -27,12 +29,12 @@ def undisturbed(tmp_path_factory) -> Path:
 @pytest.fixture
 def lab(tmp_path, monkeypatch):
     """With Ray's folders in a place of its own, to see whether they are removed; sockets need a short path."""
-    made = Lab(tmp_path)
-    monkeypatch.setenv("TMPDIR", f"/tmp/rs{os.getpid()}")
-    os.makedirs(os.environ["TMPDIR"], exist_ok=True)
+    made, base = Lab(tmp_path), Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))
+    monkeypatch.setenv("TMPDIR", str(base))
     yield made
     assert made.close() == []
-    os.rmdir(os.environ["TMPDIR"])  # empty
+    assert list(base.glob("raysim-*")) == []
+    shutil.rmtree(base)  # torch has made folders there
 
 
 def ours(lab: Lab) -> list[str]:
