@@ -20,6 +20,7 @@ from ray.job_config import JobConfig
 
 from raysim.engine.ending import ending
 from raysim.engine.ray_runner import private_folder
+from raysim.engine.ray_runner.environment import has_own_ray
 from raysim.engine.ray_runner.orphan_watch import DAEMONS, HEAD_GONE, Watch, connect, obituary
 from raysim.engine.ray_runner.plan import Node
 from raysim.engine.ray_runner.ray_internals import draining_nodes, shut_down_at_once, sigterm_left_alone
@@ -47,9 +48,8 @@ def worker_environment() -> dict[str, str]:
 def connected(metadata: dict[str, str] | None = None) -> Iterator[None]:
     """Connect to RAY_ADDRESS, or start a local Ray, for as long as this lasts. The dashboard shows the metadata."""
     about = dict(metadata or {})
-    address = os.environ.get("RAY_ADDRESS")
     options: dict[str, Any] = {"logging_level": logging.ERROR, "job_config": JobConfig(metadata=about)}
-    with _on_cluster(address, options, about) if address else _with_own_ray(options, about):
+    with _with_own_ray(options, about) if has_own_ray() else _on_cluster(os.environ["RAY_ADDRESS"], options, about):
         yield
 
 
@@ -88,13 +88,8 @@ def _with_own_ray(options: dict[str, Any], about: dict[str, str]) -> Iterator[No
     try:
         try:
             with sigterm_left_alone(), _sigterm_blocked():
-                _init(
-                    "a local Ray",
-                    address="local",
-                    include_dashboard=False,
-                    _temp_dir=str(folder / private_folder.RAY),
-                    **options,
-                )
+                options |= {"include_dashboard": False, "_temp_dir": str(folder / private_folder.RAY)}
+                _init("a local Ray", address="local", **options)
             watch.tell("running")
             with _errors_of_ray():
                 yield
