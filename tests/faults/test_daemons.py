@@ -83,7 +83,7 @@ def test_a_process_of_ray_is_killed(lab, undisturbed, who, moment):
     assert lab.left() == []
     (line,) = ours(lab)
     assert re.match(rf"raysim: Ray's {who} died", line)
-    assert ("while Ray was starting" in line) == (moment == "starting")
+    assert moment == "starting" or "while Ray was starting" not in line  # which an agent outlives, or a fast start
     assert (f"`python -m raysim resume {out}` goes on" in line) == (out / "config.json").exists()
     check_resumed(lab, out, undisturbed)
 

@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -23,7 +24,8 @@ import psutil
 from raysim.engine.ray_runner import private_folder
 from raysim.engine.signals import INTERRUPTED, spared
 
-ALONE_SECONDS = 5.0  # in which most end by themselves
+ALONE_SECONDS = 2.0  # in which most end by themselves
+CAUSE_SECONDS = 60.0  # that a death may precede the end of the run it is to blame for; a raylet follows its agents
 START_LOOK_SECONDS, LOOK_SECONDS = 0.25, 30.0  # between looks at who belongs to the run: later only actors come and go
 
 HEAD_GONE = (
@@ -90,7 +92,7 @@ class Watcher:
         self.run, self.head, self.folder, self.run_directory = run, head, folder, run_directory
         self.told: set[str] = set()  # what the run has said
         self.family: set[psutil.Process] = set()
-        self.died: list[str] = []  # which of Ray's processes, before the run did
+        self.died: dict[str, float] = {}  # which of Ray's processes died before the run did, and when
         self.poll = select.poll()
         self.names: dict[int, str] = {}  # by file descriptors that tell when the process ends
 
@@ -143,7 +145,7 @@ class Watcher:
             return
         with suppress(psutil.Error):
             if psutil.Process(self.run).status() != psutil.STATUS_ZOMBIE:
-                self.died.append(self.names[descriptor])
+                self.died[self.names[descriptor]] = time.monotonic()
                 with suppress(OSError):
                     os.write(1, f"{self.names[descriptor]}\n".encode())
 
@@ -156,9 +158,8 @@ class Watcher:
                 connect(self.head)
             except OSError:
                 return HEAD_GONE.format(self.head)
-        # Ray lives on without an agent for a while, or for good: it ended the run only if it ended itself.
-        ended = "over" not in self.told and set(DAEMONS.values()) & set(self.died)
-        return obituary(self.died[0] if ended else DRIVER, self.started, self.run_directory)
+        recently = [who for who, when in self.died.items() if time.monotonic() - when < CAUSE_SECONDS]
+        return obituary(recently[0] if recently else DRIVER, self.started, self.run_directory)
 
     def clear_up(self) -> None:
         """End what is left of the run's own Ray, and delete its files."""
@@ -166,7 +167,7 @@ class Watcher:
         for process in left:
             with suppress(psutil.NoSuchProcess):
                 process.kill()  # nobody else who has its number by now
-        psutil.wait_procs(left, timeout=ALONE_SECONDS)
+        psutil.wait_procs(left, timeout=5)
         if self.folder:
             private_folder.remove(Path(self.folder))
 
