@@ -84,7 +84,8 @@ def _with_own_ray(options: dict[str, Any], about: dict[str, str]) -> Iterator[No
     watch = Watch(dict(os.environ), about.get("run_directory", ""), folder=folder)
     ending.listeners.append(watch.tell)
     deaths: list[str] = []
-    threading.Thread(target=_watch_daemons, args=(watch, deaths, before), daemon=True).start()
+    over = threading.Event()
+    threading.Thread(target=_watch_daemons, args=(watch, deaths, before, over), daemon=True).start()
     try:
         try:
             with sigterm_left_alone(), _sigterm_blocked():
@@ -99,6 +100,7 @@ def _with_own_ray(options: dict[str, Any], about: dict[str, str]) -> Iterator[No
                 raise RaysimError(_line(watch, deaths).removeprefix("raysim: ")) from error
             raise
     finally:
+        over.set()
         # Interrupted while it starts, Ray leaves some of its processes behind; and its agents try for a minute.
         started = [process for process in psutil.Process().children(recursive=True) if process not in before]
         started = [process for process in started if process.pid not in spared]
@@ -155,12 +157,11 @@ def _line(watch: Watch, deaths: list[str]) -> str:
     return obituary(deaths[0], "running" in watch.told, watch.run_directory)
 
 
-def _watch_daemons(watch: Watch, deaths: list[str], before: list[psutil.Process]) -> None:
-    """End the process where Ray's are gone: its calls would wait for them, and not say so."""
+def _watch_daemons(watch: Watch, deaths: list[str], before: list[psutil.Process], over: threading.Event) -> None:
+    """End the process where Ray's are gone and it does not end by itself: its calls would wait for them in silence."""
     for who in watch.deaths():
         deaths.append(who)
-        if who in DAEMONS.values():
-            time.sleep(DEATH_SECONDS)
+        if who in DAEMONS.values() and not over.wait(DEATH_SECONDS):
             end_with(_line(watch, deaths), before)
 
 
