@@ -84,7 +84,8 @@ def _with_own_ray(options: dict[str, Any], about: dict[str, str]) -> Iterator[No
     watch = Watch(dict(os.environ), about.get("run_directory", ""), folder=folder)
     ending.listeners.append(watch.tell)
     deaths: list[str] = []
-    threading.Thread(target=_watch_daemons, args=(watch, deaths, before), daemon=True).start()
+    over = threading.Event()
+    threading.Thread(target=_watch_daemons, args=(watch, deaths, before, over), daemon=True).start()
     try:
         try:
             with sigterm_left_alone(), _sigterm_blocked():
@@ -109,6 +110,7 @@ def _with_own_ray(options: dict[str, Any], about: dict[str, str]) -> Iterator[No
                 process.kill()
         psutil.wait_procs(started, timeout=5)
         private_folder.remove(folder)
+        over.set()
         _over(watch)
 
 
@@ -155,13 +157,14 @@ def _line(watch: Watch, deaths: list[str]) -> str:
     return obituary(deaths[0], "running" in watch.told, watch.run_directory)
 
 
-def _watch_daemons(watch: Watch, deaths: list[str], before: list[psutil.Process]) -> None:
+def _watch_daemons(watch: Watch, deaths: list[str], before: list[psutil.Process], over: threading.Event) -> None:
     """End the process where Ray's are gone: its calls would wait for them, and not say so."""
     for who in watch.deaths():
         deaths.append(who)
         if who in DAEMONS.values():
-            time.sleep(DEATH_SECONDS)
-            end_with(_line(watch, deaths), before)
+            if not over.wait(DEATH_SECONDS):
+                end_with(_line(watch, deaths), before)
+            return
 
 
 def _watch_head(head: str, before: list[psutil.Process], over: threading.Event) -> None:
