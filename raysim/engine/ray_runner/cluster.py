@@ -100,7 +100,6 @@ def _with_own_ray(options: dict[str, Any], about: dict[str, str]) -> Iterator[No
                 raise RaysimError(_line(watch, deaths).removeprefix("raysim: ")) from error
             raise
     finally:
-        over.set()
         # Interrupted while it starts, Ray leaves some of its processes behind; and its agents try for a minute.
         started = [process for process in psutil.Process().children(recursive=True) if process not in before]
         started = [process for process in started if process.pid not in spared]
@@ -111,6 +110,7 @@ def _with_own_ray(options: dict[str, Any], about: dict[str, str]) -> Iterator[No
                 process.kill()
         psutil.wait_procs(started, timeout=5)
         private_folder.remove(folder)
+        over.set()
         _over(watch)
 
 
@@ -158,11 +158,13 @@ def _line(watch: Watch, deaths: list[str]) -> str:
 
 
 def _watch_daemons(watch: Watch, deaths: list[str], before: list[psutil.Process], over: threading.Event) -> None:
-    """End the process where Ray's are gone and it does not end by itself: its calls would wait for them in silence."""
+    """End the process where Ray's are gone: its calls would wait for them, and not say so."""
     for who in watch.deaths():
         deaths.append(who)
-        if who in DAEMONS.values() and not over.wait(DEATH_SECONDS):
-            end_with(_line(watch, deaths), before)
+        if who in DAEMONS.values():
+            if not over.wait(DEATH_SECONDS):
+                end_with(_line(watch, deaths), before)
+            return
 
 
 def _watch_head(head: str, before: list[psutil.Process], over: threading.Event) -> None:
