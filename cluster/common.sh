@@ -21,6 +21,34 @@ refuse_open_dashboard() {
         die 2 "a dashboard on '$host' without a token is refused; unset RAY_AUTH_MODE, or leave out --dashboard-host"
 }
 
+# Refuse a path that another user could have put there, or could move: nothing below it is read or run before.
+# A folder of ours, no link, in which nobody else writes; above it, where others may write, only owners may rename.
+refuse_unless_ours() { # DIRECTORY
+    [ -n "$(find "$1" -maxdepth 0 -type d -uid "$(id -u)" ! -perm /022)" ] ||
+        die 2 "$1 is not yours alone: a link, or another user owns it or may write to it; remove it or use another"
+    refuse_unsafe_place "$(dirname "$1")"
+}
+
+refuse_unsafe_place() { # DIRECTORY
+    local above
+    above=$(cd -P "$1" 2>/dev/null && pwd) || die 2 "$1 cannot be entered; create it, or use another"
+    while true; do
+        [ -n "$(find "$above" -maxdepth 0 \( -uid 0 -o -uid "$(id -u)" \) \( ! -perm /022 -o -perm -1000 \))" ] ||
+            die 2 "$above can be changed by other users, so nothing below it is safe; use another directory"
+        [ "$above" != / ] || return 0
+        above=$(dirname "$above")
+    done
+}
+
+# A new directory that only we can enter, with a name nobody can guess. Ray puts sockets below it, of at most 107 bytes.
+# Ray opens its own --temp-dir to everybody, so that lies in this one.
+private_directory() {
+    local base=${TMPDIR:-/tmp}
+    [ ${#base} -le 20 ] || base=/tmp
+    refuse_unsafe_place "$base"
+    mktemp -d "$base/raysim-XXXXXX"
+}
+
 # That many free ports, taken at once so that they differ.
 free_ports() {
     python -c '

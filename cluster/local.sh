@@ -16,6 +16,8 @@ running() { grep -lzxF "RAYSIM_OWNER=$state" /proc/[0-9]*/environ 2>/dev/null | 
 
 stop() {
     local file pid
+    [ -e "$state" ] || [ -L "$state" ] || return 0
+    refuse_unless_ours "$state"
     [ -f "$state/made-by-local.sh" ] || return 0 # never delete somebody else's directory
     for file in "$state"/node*.pid; do
         if [ -f "$file" ] && is_ours "$(cat "$file")"; then kill -TERM "$(cat "$file")" || true; fi # and so its node's
@@ -30,6 +32,7 @@ stop() {
 
 status() {
     local file node pid code=0
+    [ ! -e "$state" ] && [ ! -L "$state" ] || refuse_unless_ours "$state"
     [ -f "$state/exports" ] || die 1 "no cluster in $state; start one with: cluster/local.sh start --nodes 3 --gpus 2"
     for file in "$state"/node*.pid; do
         node=$(basename "$file" .pid) pid=$(cat "$file")
@@ -80,11 +83,15 @@ start() {
     done
     refuse_open_dashboard --dashboard-host "$host"
     command -v ray >/dev/null || die 2 "there is no 'ray' on the PATH; run 'make setup', or activate an environment"
-    if [[ "$state" != /* ]] || [ ${#state} -gt 40 ]; then
-        die 2 "RAYSIM_CLUSTER=$state: give an absolute path of at most 40 characters, for Ray puts sockets below it"
+    if [[ "$state" != /* ]] || [ ${#state} -gt 30 ]; then
+        die 2 "RAYSIM_CLUSTER=$state: give an absolute path of at most 30 characters, for Ray puts sockets below it"
     fi
-    [ ! -e "$state" ] || die 2 "$state exists: cluster/local.sh stop ends what runs there"
-    mkdir -m 700 "$state"
+    if [ -e "$state" ] || [ -L "$state" ]; then
+        refuse_unless_ours "$state"
+        die 2 "$state exists: cluster/local.sh stop ends what runs there"
+    fi
+    refuse_unsafe_place "$(dirname "$state")"
+    mkdir -m 700 "$state" # fails where somebody else was quicker
     touch "$state/made-by-local.sh"
     trap stop EXIT # until all is up
 

@@ -12,7 +12,7 @@ export PATH="$bin:$PATH" # jobs get the PATH Ray was started with, and `env pyth
 # shellcheck disable=SC2086 # RAY_START is a list of words
 refuse_open_dashboard ${RAY_START:-}
 
-state=$(mktemp -d "${TMPDIR:-/tmp}/raysim-XXXXXX") # short: Ray puts sockets below it
+state=$(private_directory)
 head=""
 stop() {
     trap - EXIT INT TERM
@@ -29,7 +29,7 @@ export RAY_API_SERVER_ADDRESS="http://127.0.0.1:$dashboard"
 echo "starting Ray; dashboard while the job runs: $RAY_API_SERVER_ADDRESS (token: $state/token)"
 # shellcheck disable=SC2086 # RAY_START is a list of words
 ray start --head --block --port "$gcs" --dashboard-host 127.0.0.1 --dashboard-port "$dashboard" \
-    --dashboard-agent-listen-port "$agent" --ray-client-server-port "$client" --temp-dir "$state/ray" \
+    --dashboard-agent-listen-port "$agent" --ray-client-server-port "$client" --temp-dir "$state/r" \
     --disable-usage-stats ${RAY_START:-} >"$state/head.log" 2>&1 &
 head=$!
 wait_for_jobs "$head" "$state/head.log"

@@ -14,7 +14,7 @@ cd "$SLURM_SUBMIT_DIR" # Slurm runs a copy of this file from elsewhere
 . cluster/common.sh
 [ ! -x .venv/bin/ray ] || export PATH="$PWD/.venv/bin:$PATH" # jobs get the PATH Ray was started with
 
-state=$(mktemp -d /tmp/raysim-XXXXXX) # on this node's own disk, and short: Ray puts sockets below it
+state=$(TMPDIR=/tmp private_directory) # on this node's own disk
 node="" others="" token=""
 stop() {
     trap - EXIT INT TERM
@@ -27,7 +27,7 @@ trap stop EXIT
 trap 'stop; exit 130' INT TERM
 
 start_node() { # OPTIONS OF ray start
-    ray start --block --temp-dir "$state/ray" --disable-usage-stats --num-cpus "$SLURM_CPUS_ON_NODE" \
+    ray start --block --temp-dir "$state/r" --disable-usage-stats --num-cpus "$SLURM_CPUS_ON_NODE" \
         --num-gpus "${SLURM_GPUS_ON_NODE:-0}" --min-worker-port 0 --max-worker-port 0 "$@" >"$state/node.log" 2>&1 &
     node=$!
 }
@@ -41,6 +41,7 @@ fi
 
 [ $# -gt 0 ] || die 2 "which job? sbatch cluster/slurm.sh jobs/hfmds_100clients.py"
 mkdir -p -m 700 "$HOME/.raysim"
+refuse_unless_ours "$HOME/.raysim"
 token="$HOME/.raysim/token-$SLURM_JOB_ID" # where the other nodes can read it, too
 use_new_token "$token"
 read -r gcs dashboard agent client < <(free_ports 4)

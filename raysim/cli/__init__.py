@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
+from raysim.engine.ending import ending
 from raysim.engine.ray_runner.environment import secure_local_ray
 from raysim.engine.signals import INTERRUPTED, interruptible, leave
 from raysim.errors import InputError, RaysimError
@@ -63,18 +64,26 @@ def _guarded(function: Callable[[Words], None], words: Words) -> int:
     """Turn errors meant for people into one line on stderr and their exit code, and an interrupt into 130."""
     error_console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     secure_local_ray()
+    code, lines = 0, []
     try:
         with interruptible():
             function(words)
-    except RaysimError as error:
-        if trace := getattr(error, "traceback", ""):
-            error_console.print(trace.rstrip())
-        error_console.print(f"raysim: {error}")
-        return error.exit_code
     except KeyboardInterrupt as interrupt:
-        error_console.print(str(interrupt) or INTERRUPTED)
-        return 130
-    return 0
+        code, lines = 130, [str(interrupt) or INTERRUPTED]
+    except Exception as error:
+        if ending.interrupted:  # Ray's processes may have got the signal too: what they failed at is its consequence
+            code, lines = 130, [INTERRUPTED]
+        elif isinstance(error, RaysimError):
+            trace = getattr(error, "traceback", "").rstrip()
+            code, lines = error.exit_code, [*([trace] if trace else []), f"raysim: {error}"]
+        else:
+            raise
+    finally:
+        ending.take(wait=True)
+        for line in lines:
+            error_console.print(line)
+        ending.said()
+    return code
 
 
 def _command(words: Words) -> None:

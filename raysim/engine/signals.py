@@ -12,6 +12,8 @@ from typing import NoReturn
 
 import psutil
 
+from raysim.engine.ending import ending
+
 # Until the process is ended by force. An orderly end takes 3 s, but an interrupt can be lost inside Ray.
 FORCE_SECONDS = 20.0
 
@@ -19,11 +21,14 @@ LOST = b"\0"  # says that an interrupt was lost: no signal has this number
 
 INTERRUPTED = "raysim: interrupted; `python -m raysim resume RUN_DIR` goes on"
 
+spared: set[int] = set()  # processes that end by themselves after this one, since they clear up behind it
+
 
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Makes SIGINT and SIGTERM (`ray job stop`, batch systems) raise KeyboardInterrupt; they always end the process."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    ending.begin()
     before = psutil.Process().children(recursive=True)
     seen, seeing = os.pipe()
     os.set_blocking(seeing, False)
@@ -59,15 +64,32 @@ def _watch(seen: int, before: list[psutil.Process]) -> None:
             time.sleep(0.05)  # until the main thread has left the place
             signal.pthread_kill(main, last)
         elif byte[0] in (signal.SIGINT, signal.SIGTERM):
+            ending.interrupt()
             last, until = byte[0], until or time.monotonic() + FORCE_SECONDS
-    end_now(INTERRUPTED, 130, before)
+    say_last(INTERRUPTED)
+    end_now(130, before)
 
 
-def end_now(line: str, code: int, before: list[psutil.Process]) -> NoReturn:
-    """Print a line and end at once, with every process started since `before`: the main thread may wait for good."""
+def say_last(line: str) -> bool:
+    """Print the last line of this process, if nobody else has; whether it was us."""
+    if not ending.take():
+        return False
     os.write(sys.stderr.fileno(), f"{line}\n".encode())  # the buffered stream's lock may be held
+    ending.said()
+    return True
+
+
+def end_with(line: str, before: list[psutil.Process]) -> None:
+    """End at once with code 1 and this line, unless the last word has been said; after an interrupt, with that."""
+    code = 130 if ending.interrupted else 1
+    if say_last(INTERRUPTED if ending.interrupted else line):
+        end_now(code, before)
+
+
+def end_now(code: int, before: list[psutil.Process]) -> NoReturn:
+    """End at once, with every process started since `before` but spared ones: the main thread may wait for good."""
     for process in psutil.Process().children(recursive=True):
-        if process not in before:
+        if process not in before and process.pid not in spared:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
     os._exit(code)

@@ -80,3 +80,25 @@ def test_an_interrupt_in_a_destructor_is_not_lost_and_other_errors_there_are_tol
 def test_leaving_says_everything_and_does_not_take_the_interpreter_down():
     done = python(CRASHES_AT_THE_END)
     assert (done.returncode, done.stdout) == (3, "all is done")
+
+
+FAILS_AFTERWARDS = """
+import os, signal, sys, time
+from raysim.cli import _guarded
+from raysim.engine.signals import leave
+from raysim.errors import RaysimError
+def run(words):
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(30)
+    except KeyboardInterrupt:
+        time.sleep(0.2)
+        raise RaysimError("Ray failed: it got the signal too") from None
+leave(_guarded(run, []))
+"""
+
+
+def test_what_fails_after_an_interrupt_is_its_consequence():
+    done = python(FAILS_AFTERWARDS)
+    assert done.returncode == 130
+    assert done.stderr == "raysim: interrupted; `python -m raysim resume RUN_DIR` goes on\n"

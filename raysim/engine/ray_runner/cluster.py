@@ -6,9 +6,8 @@ import json
 import logging
 import os
 import signal
-import subprocess
-import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,14 +18,19 @@ import ray
 from ray.exceptions import RayError
 from ray.job_config import JobConfig
 
-from raysim.engine.ray_runner.orphan_watch import HEAD_GONE, connect
+from raysim.engine.ending import ending
+from raysim.engine.ray_runner import private_folder
+from raysim.engine.ray_runner.environment import has_own_ray
+from raysim.engine.ray_runner.orphan_watch import DAEMONS, HEAD_GONE, Watch, connect, obituary
 from raysim.engine.ray_runner.plan import Node
-from raysim.engine.ray_runner.ray_internals import draining_nodes
-from raysim.engine.signals import end_now
+from raysim.engine.ray_runner.ray_internals import draining_nodes, shut_down_at_once, sigterm_left_alone
+from raysim.engine.signals import end_with, spared
 from raysim.errors import RaysimError
 
 # Between looks at the head, and how many in a row may find nobody: sooner than Ray itself ends us without a word.
 HEAD_SECONDS, HEAD_MISSES = 4.0, 3
+
+DEATH_SECONDS = 3.0  # that the run has to end by itself, and in order, once a process of its own Ray has died
 
 # The nodes a run may use, and how much of each, as JSON: what `raysim compare` gives each of its runs.
 SHARE = "RAYSIM_SHARE"
@@ -43,55 +47,124 @@ def worker_environment() -> dict[str, str]:
 @contextmanager
 def connected(metadata: dict[str, str] | None = None) -> Iterator[None]:
     """Connect to RAY_ADDRESS, or start a local Ray, for as long as this lasts. The dashboard shows the metadata."""
-    address = os.environ.get("RAY_ADDRESS")
-    if address:
-        _check_listening(address)
-    options: dict[str, Any] = {"logging_level": logging.ERROR, "job_config": JobConfig(metadata=dict(metadata or {}))}
-    if address:
-        options["runtime_env"] = {"env_vars": worker_environment()}
-    else:  # its workers inherit ours, and those Ray starts beforehand can be used
-        options["include_dashboard"] = False
-        os.environ |= worker_environment()
-    on_terminate = signal.getsignal(signal.SIGTERM)  # ray.init puts its own there
+    about = dict(metadata or {})
+    options: dict[str, Any] = {"logging_level": logging.ERROR, "job_config": JobConfig(metadata=about)}
+    with _with_own_ray(options, about) if has_own_ray() else _on_cluster(os.environ["RAY_ADDRESS"], options, about):
+        yield
+
+
+@contextmanager
+def _on_cluster(address: str, options: dict[str, Any], about: dict[str, str]) -> Iterator[None]:
+    _check_listening(address)
     before = psutil.Process().children(recursive=True)
-    reaper = None if address else _start_reaper()
+    watch = None
+    over = threading.Event()
+    try:
+        with sigterm_left_alone():
+            _init(f"RAY_ADDRESS={address}", address=address, runtime_env={"env_vars": worker_environment()}, **options)
+        head = address_of_head()
+        watch = Watch(os.environ | worker_environment(), about.get("run_directory", ""), head)
+        ending.listeners.append(watch.tell)
+        threading.Thread(target=_watch_head, args=(head, before, over), daemon=True).start()
+        with _errors_of_ray():
+            yield
+    finally:
+        over.set()
+        ray.shutdown()
+        if watch:
+            _over(watch)
+
+
+@contextmanager
+def _with_own_ray(options: dict[str, Any], about: dict[str, str]) -> Iterator[None]:
+    """A local Ray: nobody else can reach its files, a signal is for this process alone, and it ends with it."""
+    os.environ |= worker_environment()  # its workers inherit ours, and those Ray starts beforehand can be used
+    before = psutil.Process().children(recursive=True)
+    folder = private_folder.make()
+    watch = Watch(dict(os.environ), about.get("run_directory", ""), folder=folder)
+    ending.listeners.append(watch.tell)
+    deaths: list[str] = []
+    over = threading.Event()
+    threading.Thread(target=_watch_daemons, args=(watch, deaths, before, over), daemon=True).start()
     try:
         try:
-            ray.init(address=address or "local", **options)
-        except Exception as error:  # Ray raises all kinds, a bare Exception where its start takes too long
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            where = f"RAY_ADDRESS={address}" if address else "a local Ray"
-            raise RaysimError(f"cannot connect to {where}: {reason}") from error
-        signal.signal(signal.SIGTERM, on_terminate)
-        head = address_of_head()
-        reaper = reaper or _start_reaper(head)
-        over = threading.Event()
-        threading.Thread(target=_watch_head, args=(head, before, over), daemon=True).start()
-        try:
-            yield
-        except RayError as error:  # what nobody expected: a full disk, a node out of reach
-            raise RaysimError(f"Ray failed: {type(error).__name__}: {str(error).strip().splitlines()[0]}") from error
-        finally:
-            over.set()
+            with sigterm_left_alone(), _sigterm_blocked():
+                options |= {"include_dashboard": False, "_temp_dir": str(folder / private_folder.RAY)}
+                _init("a local Ray", address="local", **options)
+            watch.tell("running")
+            with _errors_of_ray():
+                yield
+        except RaysimError as error:
+            time.sleep(0.3)  # a death may be known in a moment
+            if deaths:  # what followed from it is not worth telling
+                raise RaysimError(_line(watch, deaths).removeprefix("raysim: ")) from error
+            raise
     finally:
+        # Interrupted while it starts, Ray leaves some of its processes behind; and its agents try for a minute.
         started = [process for process in psutil.Process().children(recursive=True) if process not in before]
-        ray.shutdown()
-        if reaper:
-            reaper.communicate(b".")
-        # Interrupted while it starts, Ray leaves some of its processes behind.
-        _, left = psutil.wait_procs(started, timeout=1)
-        for process in left:
+        started = [process for process in started if process.pid not in spared]
+        watch.tell("stopping")
+        shut_down_at_once()
+        for process in started:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
+        psutil.wait_procs(started, timeout=5)
+        private_folder.remove(folder)
+        over.set()
+        _over(watch)
 
 
-def _start_reaper(*head: str) -> subprocess.Popen:
-    """In a session of its own: Ctrl-C is not for it."""
-    command = [sys.executable, "-m", "raysim.engine.ray_runner.orphan_watch", str(os.getpid()), *head]
-    environment = os.environ | worker_environment()
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment, start_new_session=True
-    )
+def _init(where: str, **options: Any) -> None:
+    try:
+        ray.init(**options)
+    except Exception as error:  # Ray raises all kinds, a bare Exception where its start takes too long
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise RaysimError(f"cannot connect to {where}: {reason}") from error
+
+
+@contextmanager
+def _errors_of_ray() -> Iterator[None]:
+    """What nobody expected (a full disk, a node out of reach) is told in one line."""
+    try:
+        yield
+    except RayError as error:
+        raise RaysimError(f"Ray failed: {type(error).__name__}: {str(error).strip().splitlines()[0]}") from error
+
+
+@contextmanager
+def _sigterm_blocked() -> Iterator[None]:
+    """What is started in here does not hear SIGTERM, nor does what that starts.
+
+    Whoever sends it to all processes of a group or a job (`timeout`, Slurm) means the run, which ends its Ray in order.
+    Without it, Ray ends the run at once, with an error. This process hears it in its other threads.
+    """
+    earlier = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
+
+
+def _over(watch: Watch) -> None:
+    """A command has its last word still to say; otherwise this was all."""
+    watch.tell("over")
+    if not ending.in_command:
+        ending.listeners.remove(watch.tell)
+        watch.tell("said")
+
+
+def _line(watch: Watch, deaths: list[str]) -> str:
+    return obituary(deaths[0], "running" in watch.told, watch.run_directory)
+
+
+def _watch_daemons(watch: Watch, deaths: list[str], before: list[psutil.Process], over: threading.Event) -> None:
+    """End the process where Ray's are gone: its calls would wait for them, and not say so."""
+    for who in watch.deaths():
+        deaths.append(who)
+        if who in DAEMONS.values():
+            if not over.wait(DEATH_SECONDS):
+                end_with(_line(watch, deaths), before)
+            return
 
 
 def _watch_head(head: str, before: list[psutil.Process], over: threading.Event) -> None:
@@ -105,7 +178,7 @@ def _watch_head(head: str, before: list[psutil.Process], over: threading.Event) 
             misses = 0
         except OSError:
             misses += 1
-    end_now(HEAD_GONE.format(head), 1, before)
+    end_with(HEAD_GONE.format(head), before)
 
 
 def _check_listening(address: str) -> None:

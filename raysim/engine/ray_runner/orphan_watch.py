@@ -1,22 +1,41 @@
 """A process beside a run, for what the run cannot do once it is gone: killed, or ended by Ray without a word.
 
-Of a Ray of its own it ends what stays: the daemons go with the run, but the agents first try for a minute to tell them.
-On a cluster it says so where the head is gone: Ray ends the run at once if that was also its node.
+Where the run has not said its last word, it says in one line what died, and how to go on. Of a Ray of the run's own it
+ends what stays (the daemons go with the run, but the agents first try for a minute to tell them) and deletes its files.
+
+The run tells through a pipe how it stands, a word per line, and its end closes the pipe:
+running: Ray has started. interrupted: by a signal. stopping: Ray is shut down. over: it is gone. said: the last word.
+We tell the run through another which of its Ray's processes have died.
 """
 
+import os
 import select
+import signal
 import socket
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
-ALONE_SECONDS = 5.0  # in which most end by themselves
+from raysim.engine.ray_runner import private_folder
+from raysim.engine.signals import INTERRUPTED, spared
+
+ALONE_SECONDS = 2.0  # in which most end by themselves
+CAUSE_SECONDS = 60.0  # that a death may precede the end of the run it is to blame for; a raylet follows its agents
+START_LOOK_SECONDS, LOOK_SECONDS = 0.25, 30.0  # between looks at who belongs to the run: later only actors come and go
 
 HEAD_GONE = (
     "raysim: the head of the cluster is gone ({}); start a new one, then `python -m raysim resume RUN_DIR` goes on"
 )
+
+# The processes a Ray cannot do without, by their names, and who starts them: the run, or the raylet.
+DAEMONS = {"raylet": "raylet", "gcs_server": "GCS"}
+AGENTS = {"ray::DashboardAgent": "dashboard agent", "ray::RuntimeEnvAgent": "runtime-env agent"}
+DRIVER = "driver"
 
 
 def connect(address: str) -> None:
@@ -25,26 +44,135 @@ def connect(address: str) -> None:
     socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
-def watch(run: int, head: str | None) -> None:
-    """Until a byte comes from the run, which has then ended in order, or its end without one."""
-    began, family = time.monotonic(), set()
-    # Who belongs to it changes while it starts; later only actors come and go, and they end with Ray.
-    while not select.select([sys.stdin], [], [], 1.0 if time.monotonic() - began < 30 else 30.0)[0]:
-        with suppress(psutil.NoSuchProcess):
-            family |= set(psutil.Process(run).children(recursive=True)) - {psutil.Process()}
-    if sys.stdin.buffer.read(1):
-        return
-    if head:
-        try:
-            connect(head)
-        except OSError:
-            sys.stderr.write(f"{HEAD_GONE.format(head)}\n")
-        return
-    time.sleep(ALONE_SECONDS)
-    for process in family:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()  # nobody else who has its number by now
+def obituary(who: str, started: bool, run_directory: str) -> str:
+    """The line that says what died and how to go on."""
+    what = "the driver of the run" if who == DRIVER else f"Ray's {who}"
+    if run_directory and os.path.exists(os.path.join(run_directory, "config.json")):
+        then = f"`python -m raysim resume {run_directory}` goes on"
+    elif run_directory and os.path.exists(run_directory):
+        then = f"give the same command again, with --out {run_directory} --resume"
+    else:
+        then = "give the same command again"
+    return f"raysim: {what} died{'' if started else ' while Ray was starting'}; {then}"
+
+
+class Watch:
+    """The run's end of the pipes."""
+
+    def __init__(self, environment: dict[str, str], run_directory: str, head: str = "", folder: Path | None = None):
+        """`folder`: where the files of the run's own Ray are; it has none if it uses the cluster with this head."""
+        self.run_directory, self.told = run_directory, set[str]()
+        command = [sys.executable, "-m", __name__, str(os.getpid()), head, str(folder or ""), run_directory]
+        # In a session of its own: Ctrl-C is not for it.
+        self.process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True,
+        )  # fmt: skip
+        spared.add(self.process.pid)
+
+    def tell(self, word: str) -> None:
+        """Say how the run stands; it ends once it has heard that Ray is over and the last word said."""
+        self.told.add(word)
+        if self.process.stdin:
+            with suppress(OSError):  # it was killed
+                self.process.stdin.write(f"{word}\n".encode())
+        if {"over", "said"} <= self.told:
+            self.process.wait()
+
+    def deaths(self) -> Iterator[str]:
+        """What of its Ray has died, in that order, for as long as the process is there."""
+        if self.process.stdout:
+            for line in self.process.stdout:
+                yield line.decode().strip()
+
+
+class Watcher:
+    """What the process beside the run does."""
+
+    def __init__(self, run: int, head: str, folder: str, run_directory: str):
+        self.run, self.head, self.folder, self.run_directory = run, head, folder, run_directory
+        self.told: set[str] = set()  # what the run has said
+        self.family: set[psutil.Process] = set()
+        self.died: dict[str, float] = {}  # which of Ray's processes died before the run did, and when
+        self.poll = select.poll()
+        self.names: dict[int, str] = {}  # by file descriptors that tell when the process ends
+
+    def watch(self) -> None:
+        """Until the run has ended; then do and say what it has not."""
+        self.poll.register(0, select.POLLIN)
+        while True:
+            pause = LOOK_SECONDS if self.started else START_LOOK_SECONDS
+            ready = {fd for fd, _ in self.poll.poll(1000 * pause)}
+            if 0 in ready:
+                if not (words := os.read(0, 4096)):
+                    break
+                self.told |= set(words.decode().split())
+                if {"over", "said"} <= self.told:
+                    return
+            for fd in ready & self.names.keys():
+                self.note_death(fd)
+            self.look()
+        if "said" not in self.told:
+            with suppress(OSError):
+                os.write(2, f"{self.last_line()}\n".encode())
+        if not self.head and "over" not in self.told:
+            self.clear_up()
+
+    @property
+    def started(self) -> bool:
+        """Whether Ray is up; we are started beside a cluster only once the run has connected to it."""
+        return bool(self.head) or "running" in self.told
+
+    def look(self) -> None:
+        """Find out who belongs to the run, and who of them has to live."""
+        with suppress(psutil.Error):
+            self.family |= set(psutil.Process(self.run).children(recursive=True)) - {psutil.Process()}
+        if self.head:
+            return
+        for process in self.family:
+            with suppress(psutil.Error, OSError, IndexError, AttributeError):  # pidfd_open: Linux only
+                # A process that has just been forked still has the name of who forked it.
+                name, parent = process.name(), process.ppid()
+                title = DAEMONS.get(name) if parent == self.run else AGENTS.get(process.cmdline()[0])
+                if title and title not in self.names.values():
+                    descriptor = os.pidfd_open(process.pid)
+                    self.names[descriptor] = title
+                    self.poll.register(descriptor, select.POLLIN)
+
+    def note_death(self, descriptor: int) -> None:
+        """One of Ray's processes has ended; if the run has, too, it was the first, for they are killed with it."""
+        self.poll.unregister(descriptor)
+        if "stopping" in self.told:
+            return
+        with suppress(psutil.Error):
+            if psutil.Process(self.run).status() != psutil.STATUS_ZOMBIE:
+                self.died[self.names[descriptor]] = time.monotonic()
+                with suppress(OSError):
+                    os.write(1, f"{self.names[descriptor]}\n".encode())
+
+    def last_line(self) -> str:
+        """What there is to say about the end of a run that has not spoken."""
+        if "interrupted" in self.told:
+            return INTERRUPTED
+        if self.head:
+            try:
+                connect(self.head)
+            except OSError:
+                return HEAD_GONE.format(self.head)
+        recently = [who for who, when in self.died.items() if time.monotonic() - when < CAUSE_SECONDS]
+        return obituary(recently[0] if recently else DRIVER, self.started, self.run_directory)
+
+    def clear_up(self) -> None:
+        """End what is left of the run's own Ray, and delete its files."""
+        _, left = psutil.wait_procs(list(self.family), timeout=0 if "said" in self.told else ALONE_SECONDS)
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()  # nobody else who has its number by now
+        psutil.wait_procs(left, timeout=5)
+        if self.folder:
+            private_folder.remove(Path(self.folder))
 
 
 if __name__ == "__main__":
-    watch(int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None)
+    for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a batch system may send them to every process
+        signal.signal(kind, signal.SIG_IGN)
+    Watcher(int(sys.argv[1]), *sys.argv[2:5]).watch()

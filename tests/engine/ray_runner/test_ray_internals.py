@@ -1,8 +1,14 @@
 """Ray's private interfaces that raysim uses are there in the installed Ray, and do what raysim needs."""
 
+import inspect
+import re
+import signal
+from pathlib import Path
+
 import pytest
 import ray
 from ray._private import ray_constants
+from ray._private.node import Node
 from ray._private.runtime_env import constants
 from ray.experimental import internal_kv
 
@@ -13,6 +19,25 @@ def test_the_names_exist():
     assert callable(ray._private.state.state.get_draining_nodes)
     assert callable(internal_kv._internal_kv_get)
     assert callable(internal_kv._internal_kv_put)
+    assert callable(ray._private.utils.set_sigterm_handler)
+    assert ray._private.worker._global_node is None or ray.is_initialized()
+    assert {"check_alive", "wait"} <= inspect.signature(Node.kill_all_processes).parameters.keys()
+
+
+def test_ray_leaves_sigterm_alone_and_its_daemons_are_killed_at_once():
+    """Connecting as a run does: that daemons do not hear SIGTERM keeps them from no end of ours."""
+    handler = signal.getsignal(signal.SIGTERM)
+    with cluster.connected():
+        assert signal.getsignal(signal.SIGTERM) is handler
+        assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, set())
+        daemons = [process for _, process in ray._private.worker._global_node.live_processes()]
+        blocked = [
+            int(re.search(r"SigBlk:\s*(\w+)", Path(f"/proc/{d.pid}/status").read_text())[1], 16) for d in daemons
+        ]
+        assert daemons
+        assert all(mask & 1 << (signal.SIGTERM - 1) for mask in blocked)
+        assert all(daemon.poll() is None for daemon in daemons)
+    assert all(daemon.poll() is not None for daemon in daemons)
 
 
 def test_keys_and_names_are_rays_own():

@@ -1,0 +1,142 @@
+"""The process beside a run: what it says of an end without a last word. The runs here have a Ray of straw."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from raysim.engine.ray_runner import private_folder
+
+ROOT = Path(__file__).parents[3]
+
+# Tells what it is given, starts processes with the names of Ray's, and waits; answers with the first death it hears of.
+RUN = """
+import os, subprocess, sys
+from pathlib import Path
+from raysim.engine.ray_runner.orphan_watch import Watch
+folder, out, *words = sys.argv[1:]
+watch = Watch(dict(os.environ), out, folder=Path(folder))
+null = subprocess.DEVNULL
+daemons = [subprocess.Popen([f"{out}/{name}", "600"], stdout=null, stderr=null) for name in ("gcs_server", "raylet")]
+print(watch.process.pid, *(daemon.pid for daemon in daemons), flush=True)
+input()
+for word in words:
+    watch.tell(word)
+if {"over", "said"} <= set(words):
+    sys.exit()
+for who in watch.deaths():
+    print(who, flush=True)
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Start such a run; it, the process beside it, its GCS and its raylet, and the folder of its Ray."""
+    started = []
+
+    def start(*words: str):
+        for name in ("raylet", "gcs_server"):
+            shutil.copy(shutil.which("sleep"), tmp_path / name)
+        folder = private_folder.make()
+        command = [sys.executable, "-c", RUN, str(folder), str(tmp_path), *words]
+        started.append(subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        ))  # fmt: skip
+        beside, gcs, raylet = (psutil.Process(int(pid)) for pid in started[-1].stdout.readline().split())
+        started[-1].stdin.write("\n")
+        started[-1].stdin.flush()
+        return started[-1], beside, gcs, raylet, folder
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def end(process: subprocess.Popen, *others: psutil.Process) -> str:
+    """What is said at the end of all."""
+    _, errors = process.communicate(timeout=60)  # the process beside it holds stderr, too
+    _, alive = psutil.wait_procs(others, timeout=10)
+    assert not alive
+    return errors
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "raysim: the driver of the run died while Ray was starting; give the same command again, with --out "),
+        (["running"], "raysim: the driver of the run died; give the same command again, with --out "),
+        (["running", "interrupted"], "raysim: interrupted; "),
+        (["running", "said"], ""),
+    ],
+)
+def test_a_run_that_is_killed_takes_everything_along(run, words, says):
+    process, beside, gcs, raylet, folder = run(*words)
+    wait_for_look(beside)
+    process.kill()
+    said = end(process, beside, gcs, raylet)
+    assert said.startswith(says)
+    assert said.count("\n") == bool(says)
+    assert not folder.exists()
+
+
+def test_how_to_go_on_depends_on_what_was_recorded(run, tmp_path):
+    process, beside, *_ = run("running")
+    (tmp_path / "config.json").touch()
+    wait_for_look(beside)
+    process.kill()
+    assert end(process, beside) == (
+        f"raysim: the driver of the run died; `python -m raysim resume {tmp_path}` goes on\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["raylet", "GCS"])
+def test_the_run_hears_who_has_died_and_if_it_ends_without_a_word_we_say_so(run, name):
+    process, beside, gcs, raylet, folder = run()
+    wait_for_look(beside)
+    (raylet if name == "raylet" else gcs).kill()
+    assert process.stdout.readline() == f"{name}\n"
+    process.kill()
+    said = end(process, beside, gcs, raylet)
+    assert said.startswith(f"raysim: Ray's {name} died while Ray was starting; ")
+    assert said.count("\n") == 1
+    assert not folder.exists()
+
+
+def test_it_survives_signals_that_are_meant_for_the_run(run):
+    process, beside, *_ = run("running")
+    wait_for_look(beside)
+    for kind in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        beside.send_signal(kind)
+    process.kill()
+    assert "the driver of the run died" in end(process, beside)
+
+
+def test_after_an_orderly_end_it_touches_nothing(run):
+    process, beside, gcs, raylet, folder = run("running", "stopping", "over", "said")
+    assert end(process, beside) == ""
+    assert folder.exists()
+    assert raylet.is_running()
+    for daemon in (gcs, raylet):
+        daemon.kill()
+    private_folder.remove(folder)
+
+
+def wait_for_look(beside: psutil.Process) -> None:
+    """Until it watches both daemons: it has a descriptor for each."""
+    for _ in range(600):
+        links = []
+        for descriptor in Path(f"/proc/{beside.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # it was closed in this moment
+                links.append(os.readlink(descriptor))
+        if sum("pidfd" in link for link in links) == 2:
+            return
+        time.sleep(0.05)
+    raise AssertionError("it does not watch Ray's processes")
