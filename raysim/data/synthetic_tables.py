@@ -44,7 +44,7 @@ def gathered(each: list[tuple[int, dict[str, np.ndarray]]], t: int) -> list[list
 def extended(before: pa.Table | None, columns: list[list[np.ndarray]]) -> pa.Table:
     """A table with the rows of `before`, if there is one, followed by those of the columns (see `gathered`)."""
     if before is not None:
-        earlier = images_of(before), *(column(before, name) for name in ("label", "client", "round"))
+        earlier = images_of(before), labels_of(before), column(before, "client"), column(before, "round")
         columns = [[old, *new] for old, new in zip(earlier, columns, strict=True)]
     return make_table(*map(np.concatenate, columns))
 

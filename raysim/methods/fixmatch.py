@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from raysim.methods.base import Part
 from raysim.methods.common.augmentation import strong, weak
-from raysim.methods.common.pseudo_labels import pseudo_labels
+from raysim.methods.common.pseudo_labels import UNLABELLED, pseudo_labels
 from raysim.settings import setting
 
 
@@ -48,5 +48,5 @@ class FixMatch(Part):
             top = module(weak(x, scratch["weak"], self.flip)).float().softmax(1).max(1)
         labels = pseudo_labels(top.indices, top.values, self.threshold)
         augmented = client.scale.from_pixels(strong(client.pixels(x), scratch["strong"]))
-        losses = F.cross_entropy(module(augmented), labels, ignore_index=-1, reduction="sum")
+        losses = F.cross_entropy(module(augmented), labels, ignore_index=UNLABELLED, reduction="sum")
         return self.lambda_u * losses / len(rows)

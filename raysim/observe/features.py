@@ -46,7 +46,7 @@ def draw_features(
 
     places = embed([features for features, _ in kinds.values()])
     low, high = np.concatenate(places).min(0), np.concatenate(places).max(0)
-    margin = 0.04 * (high - low)
+    margin = np.where(high > low, 0.04 * (high - low), 1.0)  # of points on one line, or of a single one
     present = np.unique(np.concatenate([labels for _, labels in kinds.values()]))
     colours = colormaps["tab10" if len(present) <= 10 else "tab20"]
     figure = Figure(figsize=(4.2 * len(kinds) + 1.4, 4.5), layout="constrained")
@@ -90,6 +90,9 @@ def embed(groups: list[np.ndarray]) -> list[np.ndarray]:
     from sklearn.manifold import TSNE
 
     points = np.concatenate(groups)
-    perplexity = min(30.0, (len(points) - 1) / 3)  # t-SNE wants it below the number of points
-    placed = TSNE(2, perplexity=perplexity, init="pca", random_state=0).fit_transform(points)
+    if len(points) < 3:  # too few for a map: side by side
+        placed = np.stack([np.arange(len(points)), np.zeros(len(points))], 1)
+    else:
+        perplexity = min(30.0, (len(points) - 1) / 3)  # t-SNE wants it below the number of points
+        placed = TSNE(2, perplexity=perplexity, init="pca", random_state=0).fit_transform(points)
     return np.split(placed, np.cumsum([len(g) for g in groups])[:-1])

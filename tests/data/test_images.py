@@ -133,5 +133,5 @@ def test_shrinking_does_not_alias():
 
 
 def test_more_images_than_the_memory_holds_are_refused():
-    with one_line_error("GiB", "--image-size N", "--train-size N"):
+    with one_line_error("GiB", "lower --image-size, --train-size"):
         images.decode([("row 0", encoded(pixels(1)[0]))], 10**13)
