@@ -90,9 +90,8 @@ def run(config: RunConfig, reporter: Reporter | None = None) -> tuple[Path, dict
                 result = simulate(
                     config, data, runner, actors, directory=directory, callbacks=callbacks, reporter=reporter
                 )
-                summary = summarise(config, result) | times(started, setup)
-                directory.finish(result.models, summary)  # before anything is drawn
-                summary |= callbacks.on_result(result)
+                directory.write_models(result.models)  # before anything is drawn
+                summary = summarise(config, result) | callbacks.on_result(result)
             except RaysimError as error:
                 runner.on_event("stopped", text=str(error))
                 raise

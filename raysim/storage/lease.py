@@ -90,7 +90,7 @@ class Lease:
     def __init__(self, folder: Path):
         self.folder, self.path = folder, folder / NAME
         self.content = to_json(asdict(Owner.here()))
-        self.created = False  # the folder
+        self.created: list[Path] = []  # the folder and those above it that were not there, the outermost first
         self.ended = threading.Event()
 
     def take(self) -> None:
@@ -100,8 +100,9 @@ class Lease:
                 if attempt:
                     time.sleep(secrets.randbelow(20) / 1000)
                 if not self.folder.is_dir():
+                    missing = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
                     self.folder.mkdir(parents=True, exist_ok=True)
-                    self.created = True
+                    self.created = missing[::-1] or self.created
                 with suppress(FileNotFoundError):  # another driver has just given it back, and removed its folder
                     if self._try_to_take():
                         break
@@ -181,8 +182,8 @@ class Lease:
         with suppress(OSError):
             if _read(self.path) == self.content:
                 self.path.unlink()
-            if self.created:
-                self.folder.rmdir()  # if nothing was written
+            for folder in reversed(self.created):
+                folder.rmdir()  # if nothing was written
 
 
 @contextmanager

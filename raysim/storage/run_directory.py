@@ -148,16 +148,16 @@ class RunDirectory:
         """Write privacy.json."""
         write_atomically(self.path / "privacy.json", to_json([asdict(figure) for figure in figures]))
 
-    def finish(self, models: list[dict[str, np.ndarray]], summary: dict[str, Any]) -> None:
-        """Write the final models and the summary, which comes last: its presence means that the run is whole."""
+    def write_models(self, models: list[dict[str, np.ndarray]]) -> None:
+        """Write the final models."""
         self.check_lease()
         tensors = models[0] if len(models) == 1 else {f"{i}.{k}": v for i, m in enumerate(models) for k, v in m.items()}
         write_atomically(self.path / "model.safetensors", save(tensors))
-        sync(self.path)
-        self.write_summary(summary)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        """Write summary.json, in place of an earlier one."""
+        """Write the summary, which comes last: its presence means that the run is whole."""
+        self.check_lease()
+        sync(self.path)
         write_atomically(self.path / "summary.json", to_json(summary))
 
 
@@ -169,7 +169,7 @@ def _content(path: Path) -> bytes:
 
 
 class Recorder(Callback):
-    """Records a run in its directory: metrics, timeline, events, privacy figures, models and summary."""
+    """Records a run in its directory: metrics, timeline, events, privacy figures and summary."""
 
     def __init__(self, directory: RunDirectory):
         self.directory = directory

@@ -57,8 +57,8 @@ def refuse(monkeypatch, name: str, error: int) -> None:
 FILES = (
     "metrics.jsonl", "checkpoints/.server-00001", "checkpoints/.round-00001", "checkpoints/.states-00002",
     "checkpoints/.shared-hfmds-00002", "checkpoints/.server-00003", "checkpoints/.shared-hfmds-00004",
-    "checkpoints/.round-00004", "labels.png", "synthetic.parquet", "synthetic.png", "privacy.json",
-    "model.safetensors", "summary.json",
+    "checkpoints/.round-00004", "model.safetensors", "privacy.json", "labels.png", "synthetic.parquet", "synthetic.png",
+    "summary.json",
 )  # fmt: skip
 
 

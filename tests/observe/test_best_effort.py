@@ -53,7 +53,7 @@ def test_results_are_on_the_disk_before_anything_is_drawn(tmp_path, monkeypatch)
 
     monkeypatch.setattr(synthetic, "draw_beside_real", draw)
     assert main([*SMALL, "--out", str(tmp_path / "run")]) == 130
-    assert {"model.safetensors", "summary.json", "metrics.jsonl", "privacy.json"} <= {*there[0]}
+    assert {"model.safetensors", "metrics.jsonl", "privacy.json"} <= {*there[0]}
 
 
 def test_one_point_is_no_map_and_no_error(tmp_path):
