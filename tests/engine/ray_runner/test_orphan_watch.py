@@ -87,6 +87,7 @@ def test_a_run_that_is_killed_takes_everything_along(run, words, says):
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_how_to_go_on_depends_on_what_was_recorded(run, tmp_path):
     process, beside, *_ = run("running")
     (tmp_path / "config.json").touch()
@@ -110,6 +111,7 @@ def test_the_run_hears_who_has_died_and_if_it_ends_without_a_word_we_say_so(run,
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_it_survives_signals_that_are_meant_for_the_run(run):
     process, beside, *_ = run("running")
     wait_for_look(beside)
