@@ -28,6 +28,7 @@ def summary(path: Path) -> dict:
     return json.loads((path / "summary.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_failed_run_is_named_the_others_go_on_and_the_same_command_tries_it_again(tmp_path):
     (tmp_path / "fuses").mkdir()
     (tmp_path / "fuses" / "one").touch()

@@ -26,7 +26,7 @@ def test_in_process_with_several_workers(reference, method, workers):
 
 @pytest.mark.usefixtures("local_ray")
 class TestOnOneNode:
-    @pytest.mark.parametrize("actors", [1, 2, 4])
+    @pytest.mark.parametrize("actors", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4))])
     def test_actors(self, reference, actors):
         assert comparable(simulate_on_ray(method=EVERYTHING, actors=actors)) == reference[EVERYTHING]
 
@@ -41,6 +41,7 @@ class TestOnOneNode:
     def test_actor_per_client(self, reference):
         assert comparable(simulate_on_ray(actor_per_client=True)) == reference["fedavg"]
 
+    @pytest.mark.slow
     def test_answers_in_any_order(self, reference):
         method = f"{EVERYTHING}+tests.parts.sleepy"
         assert comparable(simulate_on_ray(method=method, actors=3)) == reference[EVERYTHING]
@@ -83,6 +84,7 @@ class TestOnOneNode:
             simulate_on_ray(method="tests.parts.doomed", actors=2, active=10, **{"doomed.how": "raises"})
         assert "doomed.py" in caught.value.traceback
 
+    @pytest.mark.slow
     def test_nothing_stays_reserved(self):
         simulate_on_ray(actors=2, rounds=1)
         total, free = ray.cluster_resources(), {}

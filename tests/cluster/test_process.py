@@ -62,7 +62,12 @@ def test_a_killed_run_takes_its_ray_along(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "when"), [(signal.SIGINT, "training"), (signal.SIGTERM, "training"), (signal.SIGINT, "starting")]
+    ("kind", "when"),
+    [
+        pytest.param(signal.SIGINT, "training", marks=pytest.mark.slow),
+        (signal.SIGTERM, "training"),
+        (signal.SIGINT, "starting"),
+    ],
 )
 def test_an_interrupt_ends_soon_with_130_and_no_process_left(tmp_path, kind, when):
     command = [sys.executable, "-u", "-m", "raysim", "run", "--rounds", "10000", "--train-size", "500", "--out", "run"]

@@ -45,7 +45,8 @@ class TestSharedDataset:
         assert table_digest(killed.shared["hfmds"]) == table_digest(undisturbed.shared["hfmds"])
 
     # The larger one is 1.2 GB.
-    @pytest.mark.parametrize("clients", [100, pytest.param(1000, marks=pytest.mark.slow)])
+    @pytest.mark.slow
+    @pytest.mark.parametrize("clients", [100, 1000])
     def test_many_clients_times_100_images(self, clients):
         dataset = blobs(train=clients * IMAGES, test=100, classes=10, shape=(3, 32, 32))
         result = simulate_on_ray(

@@ -14,7 +14,7 @@ from tests.faults.killed import clients, server
     ("scenario", "counts"),
     [
         (clients, {"kills": 5, "rounds": 3}),
-        (server, {"kills": 3, "phases": ("receive", "generator", "checkpoint")}),
+        pytest.param(server, {"kills": 3, "phases": ("receive", "generator", "checkpoint")}, marks=pytest.mark.slow),
         pytest.param(rpc, {"tries": 1}, marks=pytest.mark.slow),
         pytest.param(memory, {"rounds": 1}, marks=pytest.mark.slow),
     ],

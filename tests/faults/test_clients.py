@@ -122,6 +122,7 @@ class TestOnRay:
         assert [kind for kind, _ in events] == ["actor_lost", "actor_given_up"]
         assert "no room on this GPU" in events[0][1]["reason"]
 
+    @pytest.mark.slow
     def test_the_last_actor_tries_again_and_then_the_run_stops(self, tmp_path):
         settings, events = {"doomed.how": "memory"} | fuses(tmp_path, 9), []
         with pytest.raises(RunFailure, match=r"client 3 took its actor down 4 times"):
