@@ -38,6 +38,7 @@ class TestOnOneNode:
     def test_shared_synthetic_data_and_the_generator(self, actors):
         assert comparable(simulate_on_ray(actors=actors, **SYNTHESIS)) == comparable(simulate(**SYNTHESIS))
 
+    @pytest.mark.slow
     def test_actor_per_client(self, reference):
         assert comparable(simulate_on_ray(actor_per_client=True)) == reference["fedavg"]
 

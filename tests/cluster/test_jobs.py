@@ -20,11 +20,12 @@ def processes_of(marker: str) -> list[str]:
 @pytest.mark.parametrize(
     "submit",
     [
-        pytest.param(["--", "jobs/fedavg_100clients.py"], marks=pytest.mark.slow),
+        ["--", "jobs/fedavg_100clients.py"],
         ["--working-dir", ".", "--", "python", "jobs/hfmds_100clients.py", "--hfmds.every", "2", "--hfmds.steps", "2"],
     ],
     ids=["from the repository", "uploaded"],
 )
+@pytest.mark.slow
 def test_the_job_runs_and_leaves_nothing_running(submit, tmp_path):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {"HOME": str(tmp_path)}
     out = ["--out", str(tmp_path / "run")] if submit[0] == "--" else ["--out", "run"]  # uploaded: relative to home

@@ -100,7 +100,8 @@ def test_nobody_left_keeps_the_model():
 
 @pytest.mark.usefixtures("local_ray")
 class TestOnRay:
-    @pytest.mark.parametrize("how", ["stops", pytest.param("hangs", marks=pytest.mark.slow)])
+    @pytest.mark.slow
+    @pytest.mark.parametrize("how", ["stops", "hangs"])
     def test_an_actor_that_hangs_is_replaced_and_nothing_changes(self, tmp_path, how):
         """An endless loop, and a stopped process."""
         settings = {"doomed.how": how, "client_timeout": 15} | fuses(tmp_path, 1)
