@@ -8,7 +8,7 @@ class Ending:
     """Several may want the last word: the command, a thread that misses Ray, a signal. Who takes it first has it."""
 
     def __init__(self) -> None:
-        self.listeners: list[Callable[[str], None]] = []  # told of what happens, in one word
+        self.listeners: list[Callable[[str], None]] = []  # called with one word for what happens
         self.begin(in_command=False)
 
     def begin(self, in_command: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""Format versions of the files of a run directory, how older files are read, and what is told of damaged ones.
+"""Format versions of the files of a run directory, how older files are read, and what is said of damaged ones.
 
 `config.json`, the manifest of a checkpoint and every line of `metrics.jsonl` have a key `format`; `synthetic.parquet`
 has `raysim_format` in its schema's metadata. Files without one are those of raysim 0.1.0, which had the same keys. A

@@ -124,7 +124,7 @@ def _init(where: str, **options: Any) -> None:
 
 @contextmanager
 def _errors_of_ray() -> Iterator[None]:
-    """What nobody expected (a full disk, a node out of reach) is told in one line."""
+    """What nobody expected (a full disk, a node out of reach) becomes one line."""
     try:
         yield
     except RayError as error:
@@ -154,7 +154,7 @@ def _over(watch: Watch) -> None:
 
 
 def _line(watch: Watch, deaths: list[str]) -> str:
-    return obituary(deaths[0], "running" in watch.told, watch.run_directory)
+    return obituary(deaths[0], "running" in watch.reported, watch.run_directory)
 
 
 def _watch_daemons(watch: Watch, deaths: list[str], before: list[psutil.Process], over: threading.Event) -> None:

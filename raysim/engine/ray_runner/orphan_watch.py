@@ -61,7 +61,7 @@ class Watch:
 
     def __init__(self, environment: dict[str, str], run_directory: str, head: str = "", folder: Path | None = None):
         """`folder`: where the files of the run's own Ray are; it has none if it uses the cluster with this head."""
-        self.run_directory, self.told = run_directory, set[str]()
+        self.run_directory, self.reported = run_directory, set[str]()
         command = [sys.executable, "-m", __name__, str(os.getpid()), head, str(folder or ""), run_directory]
         # In a session of its own: Ctrl-C is not for it.
         self.process = subprocess.Popen(
@@ -71,11 +71,11 @@ class Watch:
 
     def tell(self, word: str) -> None:
         """Say how the run stands; it ends once it has heard that Ray is over and the last word said."""
-        self.told.add(word)
+        self.reported.add(word)
         if self.process.stdin:
             with suppress(OSError):  # it was killed
                 self.process.stdin.write(f"{word}\n".encode())
-        if {"over", "said"} <= self.told:
+        if {"over", "said"} <= self.reported:
             self.process.wait()
 
     def deaths(self) -> Iterator[str]:
@@ -90,7 +90,7 @@ class Watcher:
 
     def __init__(self, run: int, head: str, folder: str, run_directory: str):
         self.run, self.head, self.folder, self.run_directory = run, head, folder, run_directory
-        self.told: set[str] = set()  # what the run has said
+        self.reported: set[str] = set()  # what the run has said
         self.family: set[psutil.Process] = set()
         self.died: dict[str, float] = {}  # which of Ray's processes died before the run did, and when
         self.poll = select.poll()
@@ -105,22 +105,22 @@ class Watcher:
             if 0 in ready:
                 if not (words := os.read(0, 4096)):
                     break
-                self.told |= set(words.decode().split())
-                if {"over", "said"} <= self.told:
+                self.reported |= set(words.decode().split())
+                if {"over", "said"} <= self.reported:
                     return
             for fd in ready & self.names.keys():
                 self.note_death(fd)
             self.look()
-        if "said" not in self.told:
+        if "said" not in self.reported:
             with suppress(OSError):
                 os.write(2, f"{self.last_line()}\n".encode())
-        if not self.head and "over" not in self.told:
+        if not self.head and "over" not in self.reported:
             self.clear_up()
 
     @property
     def started(self) -> bool:
         """Whether Ray is up; we are started beside a cluster only once the run has connected to it."""
-        return bool(self.head) or "running" in self.told
+        return bool(self.head) or "running" in self.reported
 
     def look(self) -> None:
         """Find out who belongs to the run, and who of them has to live."""
@@ -141,7 +141,7 @@ class Watcher:
     def note_death(self, descriptor: int) -> None:
         """One of Ray's processes has ended; if the run has, too, it was the first, for they are killed with it."""
         self.poll.unregister(descriptor)
-        if "stopping" in self.told:
+        if "stopping" in self.reported:
             return
         with suppress(psutil.Error):
             if psutil.Process(self.run).status() != psutil.STATUS_ZOMBIE:
@@ -151,7 +151,7 @@ class Watcher:
 
     def last_line(self) -> str:
         """What there is to say about the end of a run that has not spoken."""
-        if "interrupted" in self.told:
+        if "interrupted" in self.reported:
             return INTERRUPTED
         if self.head:
             try:
@@ -163,7 +163,7 @@ class Watcher:
 
     def clear_up(self) -> None:
         """End what is left of the run's own Ray, and delete its files."""
-        _, left = psutil.wait_procs(list(self.family), timeout=0 if "said" in self.told else ALONE_SECONDS)
+        _, left = psutil.wait_procs(list(self.family), timeout=0 if "said" in self.reported else ALONE_SECONDS)
         for process in left:
             with suppress(psutil.NoSuchProcess):
                 process.kill()  # nobody else who has its number by now

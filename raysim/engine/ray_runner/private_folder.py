@@ -59,7 +59,7 @@ def remove(folder: Path) -> None:
 
 
 def _bases() -> list[str]:
-    """Where it may lie, best first, without links: what Ray or everybody is told to use, and what is always there."""
+    """Where it may lie, best first, without links: what RAY_TMPDIR and TMPDIR name, and what is always there."""
     named = os.environ.get("RAY_TMPDIR")
     return [os.path.realpath(base) for base in (named, tempfile.gettempdir(), "/tmp") if base]
 

@@ -210,7 +210,7 @@ def _further(page: Page, run: Run) -> None:
             charts.append(page.chart(key, specs.lines([specs.curve(key, [*points])])))
     page.section(
         "Further figures", f'<div class="charts small">{"".join(charts)}</div>' if charts else "",
-        table(["figure", "value", "told in"], once, numbers=(1,)) if once else "",
+        table(["figure", "value", "reported in"], once, numbers=(1,)) if once else "",
     )  # fmt: skip
 
 
