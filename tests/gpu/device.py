@@ -27,13 +27,23 @@ AROUND = ("training/profiling.py",)  # files that are in between without meaning
 NAME = "pretended"
 
 # Operations that make no kernel run: they give another view of memory, or memory without content.
-SILENT = set(
-    "_reshape_alias _unsafe_view alias as_strided chunk detach diagonal empty empty_like empty_strided expand "
-    "is_same_size lift_fresh movedim narrow new_empty new_empty_strided permute resize_ select set_ slice split "
-    "split_with_sizes squeeze t transpose unbind unfold unsafe_chunk unsafe_split unsqueeze view".split()
-)
+_SILENT = """
+    _reshape_alias _unsafe_view alias as_strided chunk detach diagonal empty empty_like empty_strided expand is_same_size
+    lift_fresh movedim narrow new_empty new_empty_strided permute resize_ select set_ slice split split_with_sizes
+    squeeze t transpose unbind unfold unsafe_chunk unsafe_split unsqueeze view
+"""
+SILENT = set(_SILENT.split())
 # Operations whose result has a size, or is a number, that the host must wait for.
-WAITING = set("_unique2 bincount equal is_nonzero masked_select nonzero unique_consecutive unique_dim".split())
+WAITING = {
+    "_unique2",
+    "bincount",
+    "equal",
+    "is_nonzero",
+    "masked_select",
+    "nonzero",
+    "unique_consecutive",
+    "unique_dim",
+}
 # Operations that also take indices from the host, which are then copied to the device.
 INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
 
