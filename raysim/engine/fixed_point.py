@@ -26,6 +26,7 @@ def _encode(values: torch.Tensor, scale: float, bits: int, limit: float) -> torc
     largest = values.abs().max().item() if values.numel() else 0.0
     if not largest < limit:  # also when it is not a number
         raise NotSummable(f"holds {largest:.3g}; the exact sum takes finite values below {limit:.3g}")
+    values = values.cpu() if values.device.type == "mps" else values  # Apple's GPUs have no double precision
     return values.double().mul_(scale * 2.0**bits).round_().long()
 
 

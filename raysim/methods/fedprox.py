@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import torch
+
 from raysim.methods.base import Part
 from raysim.settings import setting
 
@@ -12,14 +14,11 @@ class FedProx(Part):
 
     mu: float = setting(0.01, "weight of the proximal term (μ)", minimum=0)
 
-    def loss(self, client, step):
+    def pull(self, clients, weights, start):
         if self.mu == 0:
             return None
-        pairs = zip(client.model.parameters, client.global_parameters, strict=True)
-        return self.mu / 2 * sum((w - start).square().sum() for w, start in pairs)
-
-    def fused_loss(self, clients, step):
-        if self.mu == 0:
-            return None
-        pairs = zip(step.model.parameters, step.model.global_parameters, strict=True)
-        return self.mu / 2 * sum((w - start).square().flatten(1).sum(1) for w, start in pairs)
+        apart = weights - start
+        gradient = self.mu * apart
+        # ½⟨w − w_t, gradient⟩ in one operation; with beta 0 what would be added to it is ignored.
+        value = torch.baddbmm(apart[:, :1, None], apart[:, None], gradient[:, :, None], beta=0, alpha=0.5)
+        return value[:, 0, 0], gradient

@@ -10,7 +10,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from raysim.engine.failures import Decision, OutOfMemory, RunFailure
+from raysim.engine.failures import Decision, DeviceFailure, RunFailure
 from raysim.engine.ray_runner import lifecycle
 from raysim.engine.ray_runner.lifecycle import ClientActors
 from raysim.engine.runner import WorkerCalls
@@ -92,7 +92,7 @@ class Dispatch:
             call = self.busy.pop(reference)
             try:
                 call.first = self.get(reference, "a client actor")
-            except (RayError, OutOfMemory) as error:  # it died, went with its node, has no room, or is out of reach
+            except (RayError, DeviceFailure) as error:  # it died, went with its node, its device failed it
                 self.lost(call, error, done)
             else:
                 self.finished(call, done)
@@ -197,7 +197,7 @@ class Dispatch:
             expected = sum(map(len, groups))
             try:
                 summed = self.get(asked[index][0], f"client actor {index} ({name})") if index in asked else None
-            except RayError as error:
+            except (RayError, DeviceFailure) as error:
                 self.clients.replace(index, error, groups)
                 summed = None
             if summed is None:  # it is gone, or its node is
