@@ -7,7 +7,7 @@ Importing this does not import torch, so that the driver can name its methods.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ import numpy as np
 
 from raysim.data.federated import FederatedData
 from raysim.data.object_store import fetch, put
+from raysim.engine.failures import RunFailure
 from raysim.engine.fixed_point import decode_mean, decode_sum
 from raysim.methods.base import Part, Uploads
 from raysim.privacy.figures import Figure
@@ -48,6 +49,8 @@ class Server:
         self.newly_shared = 0.0  # bytes that each client has yet to download
         self.metrics: dict[str, float] = {}  # what parts report of this round
         self.t = 0
+        self.averaged_model = 0  # index of the model that `Part.aggregate` is called for
+        self.averaged_clients = 0  # that trained it
 
     # -- for the parts -----------------------------------------------------------------------------------------------
 
@@ -126,16 +129,24 @@ class Server:
         self.t = t
         self._part(part_name).receive(self, self._uploads(part_name, arrived[:actors], arrived[actors:]))
 
-    def aggregate(self, t: int, actors: int, *arrived: Any) -> list[np.ndarray]:
-        """Average the models, let the parts update, and return the models; arguments as for `receive`."""
+    def aggregate(self, t: int, trained: Mapping[int, int], actors: int, *arrived: Any) -> list[np.ndarray]:
+        """Average the models, let the parts update, and return the models.
+
+        `trained` is model -> number of clients that trained it; further arguments are as for `receive`.
+        """
         self.t = t
         sums, uploads = arrived[:actors], arrived[actors:]
         personal = self._personal(t)
+        deciding = next((part for part in self.config.parts if part.overrides("aggregate")), None)
         for i, before in enumerate(self.weights):
             total = self._total(f"model/{i}", sums)
             if total is not None:  # None: nobody trained this model
                 mean = decode_mean(total)
-                self.weights[i] = mean if personal is None else np.where(personal, before, mean)
+                mean = mean if personal is None else np.where(personal, before, mean)
+                if deciding is not None:
+                    self.averaged_model, self.averaged_clients = i, trained[i]
+                    self._decide(deciding, before, mean, personal)
+                self.weights[i] = mean
         for part in self.config.parts:
             part.update(self, self._uploads(part.name, sums, uploads))
         return list(self.weights)
@@ -184,6 +195,15 @@ class Server:
 
     def _part(self, name: str) -> Part:
         return next(part for part in self.config.parts if part.name == name)
+
+    def _decide(self, part: Part, before: np.ndarray, mean: np.ndarray, personal: np.ndarray | None) -> None:
+        """Put what the part makes of the averaged parameters into the mean; buffers and what is personal stay."""
+        size = self.model.trainable
+        made = np.asarray(part.aggregate(self, before[:size].copy(), mean[:size].copy()), np.float32)
+        if made.shape != (size,) or not np.isfinite(made).all():
+            shape = "" if made.shape == (size,) else f" of shape {made.shape}, not {(size,)}"
+            raise RunFailure(f"{part.name} made weights{shape or ' that are not finite: lower its learning rate'}")
+        mean[:size] = made if personal is None else np.where(personal[:size], before[:size], made)
 
     def _personal(self, t: int) -> np.ndarray | None:
         if not any(part.overrides("personal") for part in self.config.parts):

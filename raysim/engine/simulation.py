@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -231,11 +232,12 @@ class Simulation:
         work = self.pass_over(WorkerCalls.train, broadcast, in_groups(cohort, self.config.fuse))
         answers = self.carry_out(work, metrics)
         self.calls["training"] = answers.calls
-        self.weights = self.send(Server.aggregate, answers, t)
+        trained = Counter(broadcast.route.get(r.client, 0) for r in all_reports(answers) if not r.skipped)
+        self.weights = self.send(Server.aggregate, answers, t, trained)
         self.note_profile("training", answers)
         samples = float(self.data.sizes[cohort].mean()) if self.config.local_epochs else None
         metrics.count_training(all_reports(answers), samples, counted=broadcast.counted is not None)
-        if any(part.overrides("update") for part in self.config.parts):
+        if any(part.overrides("update") or part.overrides("aggregate") for part in self.config.parts):
             self.hear_news(metrics)
 
     def evaluate(self, t: int) -> tuple[list[tuple[int, int | None]], int]:
