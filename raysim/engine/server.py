@@ -17,7 +17,7 @@ import numpy as np
 from raysim.data.federated import FederatedData
 from raysim.data.object_store import fetch, put
 from raysim.engine.failures import RunFailure
-from raysim.engine.fixed_point import decode_mean, decode_sum
+from raysim.engine.fixed_point import MEAN_LIMIT, decode_mean, decode_sum
 from raysim.methods.base import Part, Uploads
 from raysim.privacy.figures import Figure
 from raysim.rng import stream
@@ -200,9 +200,10 @@ class Server:
         """Put what the part makes of the averaged parameters into the mean; buffers and what is personal stay."""
         size = self.model.trainable
         made = np.asarray(part.aggregate(self, before[:size].copy(), mean[:size].copy()), np.float32)
-        if made.shape != (size,) or not np.isfinite(made).all():
-            shape = "" if made.shape == (size,) else f" of shape {made.shape}, not {(size,)}"
-            raise RunFailure(f"{part.name} made weights{shape or ' that are not finite: lower its learning rate'}")
+        if made.shape != (size,):
+            raise RunFailure(f"{part.name} made weights of shape {made.shape}, not {(size,)}")
+        if not np.abs(made).max() < MEAN_LIMIT:  # also when it is not a number
+            raise RunFailure(f"{part.name} made weights above {MEAN_LIMIT:.3g}, or none at all; lower its learning rate")
         mean[:size] = made if personal is None else np.where(personal[:size], before[:size], made)
 
     def _personal(self, t: int) -> np.ndarray | None:

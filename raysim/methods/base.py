@@ -186,6 +186,7 @@ class Part:
 
     # -- both --------------------------------------------------------------------------------------------------
 
+    goes_by_rounds = False  # whether what it does in a round depends on --rounds: then a run cannot be extended
     predicts_with_personal = False  # whether only the clients' own models can be evaluated
 
     def personal(self, module: torch.nn.Module, t: int) -> tuple[str, ...]:
