@@ -38,9 +38,8 @@ from raysim.observe.synthetic import SyntheticImages
 from raysim.observe.trackers import Guarded, load_trackers
 from raysim.storage.checkpoint_writer import CheckpointWriter
 from raysim.storage.checkpoints import Checkpoints
-from raysim.storage.formats import read_summary
 from raysim.storage.lease import held
-from raysim.storage.run_directory import Recorder, RunDirectory, check_directory, run_directory
+from raysim.storage.run_directory import Recorder, RunDirectory, check_directory, finished_run, run_directory
 
 
 @dataclass
@@ -73,6 +72,7 @@ def run(config: RunConfig, reporter: Reporter | None = None) -> tuple[Path, dict
             return out, finished
         with connected_runner(config, prepared, out, reporter) as (runner, plan):
             directory = RunDirectory(out, config.resume, lease)
+            directory.extend(config)
             reporter.say(f"run directory: {out}")
             data = store(config, *inputs.pop(), runner.put)
             release_memory()
@@ -102,9 +102,9 @@ def run(config: RunConfig, reporter: Reporter | None = None) -> tuple[Path, dict
 
 def finished_before(config: RunConfig, out: Path, reporter: Reporter) -> dict[str, Any]:
     """The summary of a run that is resumed although it is finished; empty if there is something to do."""
-    summary = read_summary(out) if config.resume else {}
-    if summary:
-        reporter.say(f"{out} is finished: nothing to go on with")
+    if summary := finished_run(config, out):
+        why = f" ({summary['stopped']})" if summary.get("stopped") else ""
+        reporter.say(f"{out} is finished{why}: nothing to go on with")
     return summary
 
 
@@ -278,6 +278,7 @@ def summarise(config: RunConfig, result: Result) -> dict[str, Any]:
         "bytes_up": sum(metrics.bytes_up for metrics in history),
         "bytes_down": sum(metrics.bytes_down for metrics in history),
         "failures": sum(metrics.failures for metrics in history),
+        "stopped": result.stopped or None,
     }
 
 
@@ -290,6 +291,6 @@ def gflops_per_round(history: list[RoundMetrics]) -> dict[str, float]:
     """GFLOPs of one client: a round's training as counted in the last, each part's exchanges spread over the rounds."""
     totals: dict[str, float] = {}
     for metrics in history:
-        for name, gflops in metrics.gflops.items():
-            totals[name] = totals.get(name, 0.0) + (gflops if name == "training" else gflops / len(history))
+        for name, gflops in metrics.gflops.items():  # training is counted again where a run was extended
+            totals[name] = gflops if name == "training" else totals.get(name, 0.0) + gflops / len(history)
     return {name: round(gflops, 4) for name, gflops in totals.items()}

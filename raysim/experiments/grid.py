@@ -13,10 +13,11 @@ from typing import Any
 from raysim import methods
 from raysim.config import RunConfig, from_command_line, load_layers, resolve, take
 from raysim.data import partitions
+from raysim.engine.stopping import length_settings
 from raysim.errors import InputError
 from raysim.experiments.sweeps import SWEEPS, Axis, Sweep
 from raysim.settings import flag, nearest
-from raysim.storage.run_directory import results_folder
+from raysim.storage.run_directory import finished_run, results_folder
 
 # Flags of these commands that take several values. All settings of a run are flags too.
 LISTS = {
@@ -48,8 +49,8 @@ class PlannedRun:
 
     @property
     def finished(self) -> bool:
-        """Whether the run directory is that of a whole run."""
-        return (self.folder / "summary.json").exists()
+        """Whether the run directory is that of a whole run, as long as it is to be."""
+        return bool(finished_run(self.config, self.folder))
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ def _count(value: object) -> int | None:
 
 def _digest(runs: list[PlannedRun]) -> str:
     """A name for these runs by which the same command finds their folder again."""
-    content = json.dumps([run.config.identity() for run in runs], sort_keys=True)
+    content = json.dumps([run.config.identity() | length_settings(run.config) for run in runs], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:8]
 
 

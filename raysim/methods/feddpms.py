@@ -44,6 +44,8 @@ class FedDPMS(Part):
     variation: float = setting(1.0, "standard deviation around the noisy mean, with release once", minimum=0)
     delta: float = setting(1e-5, "δ of the reported (ε, δ)", minimum=1e-15, maximum=0.5)
 
+    goes_by_rounds = True  # first_stage is a share of them
+
     def check(self, config):
         if config.model not in (fitting := models.with_decoder()):
             raise InputError(f"--method feddpms needs a model that decodes; use --model {' or '.join(fitting)}")

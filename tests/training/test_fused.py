@@ -98,6 +98,8 @@ def test_methods_that_need_what_the_round_before_gave(method):
 @pytest.mark.parametrize("settings", [
     {"method": "scaffold"},
     {"method": "scaffold+fedbn", "model": "fedpa-cnn", "evaluation": "clients"},
+    {"method": "feddyn"},
+    {"method": "feddyn+fedbn", "model": "fedpa-cnn", "evaluation": "clients"},
     {"method": "moon"},
     {"method": "moon", "model": "fedpa-cnn", "shape": (3, 8, 8)},
     {"method": "fedensemble"},
