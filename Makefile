@@ -37,7 +37,7 @@ chaos: $(SETUP)
 
 # FUZZ=500 for fewer cases, or more.
 fuzz: $(SETUP)
-	FUZZ=$(or $(FUZZ),5000) $(BIN)/python -m tests.fuzz
+	$(BIN)/python -m tests.fuzz --cases $(or $(FUZZ),5000)
 
 golden: $(SETUP)
 	$(BIN)/python -m tests.golden

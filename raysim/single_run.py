@@ -239,8 +239,8 @@ def simulate(
     if not config.checkpoint_every:
         history = directory.keep(0)
         return Simulation(config, data, runner, actors.model_bytes).run(callbacks.on_round, history)
-    identity = {"settings": config.identity(), "data": data.digest(), "device": actors.fingerprints[0]}
-    checkpoints = Checkpoints(directory.path / "checkpoints", identity)
+    made_with = {"settings": config.identity(), "data": data.digest(), "device": actors.fingerprints[0]}
+    checkpoints = Checkpoints(directory.path / "checkpoints", made_with | {"run": directory.token})
     writer = CheckpointWriter(checkpoints, runner, runner.on_event, directory.synced_metrics)
     checkpoint = writer.load() if config.resume else None
     history = directory.keep(checkpoint.round, checkpoint.metrics) if checkpoint else directory.keep(0)

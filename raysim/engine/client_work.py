@@ -294,7 +294,8 @@ class ClientWork:
 
 def _log(failure: ClientFailure) -> None:
     """Log the traceback of a failure after which the run goes on: the driver hears only its message."""
-    log.warning("%s\n%s", failure.message, failure.traceback)
+    if failure.traceback:
+        log.warning("%s\n%s", failure.message, failure.traceback)
 
 
 def _columns(answers: list[ClientAnswer]) -> PassAnswer:

@@ -49,7 +49,7 @@ SUMMARY = {
     "bytes_down?": int, "privacy?": {str: (float, None)}, "tsne?": {str: {"intra": float, "inter": float}},
     "setup_seconds?": FINITE, "seconds": FINITE, "stopped?": (str, None),
 }  # fmt: skip
-CONFIG = {"settings": dict, "classes?": list}
+CONFIG = {"run?": str, "settings": dict, "classes?": list}
 FEATURES = {str: {"x": [FINITE], "y": [FINITE], "label": [int]}}
 FIGURE = {"name": str, "value": (float, None), "interval?": ([float, float], None), "note?": (str, None)}
 PRIVACY = ([FIGURE], dict)

@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import secrets
 import subprocess
 import time
 from dataclasses import asdict
@@ -30,6 +31,7 @@ from raysim.storage.formats import (
     DamagedFile,
     read_config,
     read_history,
+    read_json,
     read_metrics,
     read_summary,
 )
@@ -112,12 +114,15 @@ class RunDirectory:
 
     def __init__(self, path: Path, resume: bool = False, lease: Lease | None = None):
         self.path, self.lease = path, lease
+        self.token = secrets.token_hex(8)  # by which the run knows its checkpoints from others'
         self.rounds = 0  # in metrics.jsonl
         self.digests = [hashlib.sha256()]  # of its first 0, 1, 2 … lines
         try:
             path.mkdir(parents=True, exist_ok=True)
             if not resume and not run_files.is_empty(path):
                 run_files.remove(run_files.own_files(path))
+            elif resume and (path / "config.json").exists():
+                self.token = read_json(path / "config.json", {"run?": str}).get("run", self.token)
         except OSError as error:
             raise InputError(f"--out {path} cannot be written: {error.strerror}; choose another") from None
         for lines in (path / "events.jsonl", path / "timeline.jsonl"):
@@ -139,8 +144,8 @@ class RunDirectory:
 
     def write_config(self, config: RunConfig, **facts: object) -> None:
         """Write config.json: the settings, what the run was started from, and further facts about it."""
-        start = {"format": CONFIG_FORMAT, "settings": config.settings(), "versions": versions(), "git": git_commit()}
-        write_atomically(self.path / "config.json", to_json(start | facts))
+        start = {"format": CONFIG_FORMAT, "run": self.token, "settings": config.settings(), "versions": versions()}
+        write_atomically(self.path / "config.json", to_json(start | {"git": git_commit()} | facts))
 
     def write_metrics(self, metrics: RoundMetrics) -> None:
         """Append the round's line to metrics.jsonl; where the round is repeated, in place of its earlier line."""
