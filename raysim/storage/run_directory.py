@@ -72,6 +72,17 @@ def _check_same_run(config: RunConfig, path: Path) -> None:
             raise InputError(f"--resume: {path} has {flag(key)} {before.get(key)}, not {value}; leave it as it was")
 
 
+def check_sources(config: RunConfig, path: Path, sources: dict[str, str]) -> None:
+    """Refuse to go on with another model, or other data, than the run began with, where these are the user's own."""
+    if not (config.resume and (path / "config.json").exists()):
+        return
+    before = read_config(path).get("sources", {})
+    for key in ("model", "dataset", "partition"):
+        if before.get(key) != sources.get(key):
+            what = "what is in it" if key == "dataset" else "its source"
+            raise InputError(f"--resume: {path} began with another {flag(key)} {getattr(config, key)}: {what} differs")
+
+
 class RunDirectory:
     """Writes the files of one run. Without `resume`, files of an earlier run are removed first.
 
