@@ -18,6 +18,7 @@ from rich.console import Console
 from raysim import methods as all_methods
 from raysim import single_run
 from raysim.config import CALL, RunConfig, from_record, load_layers, resolve
+from raysim.data.own import name_of_data
 from raysim.definitions import name_of
 from raysim.engine.ray_runner import cluster
 from raysim.engine.ray_runner.plan import Plan
@@ -118,7 +119,7 @@ def _plain(settings: dict[str, Any]) -> dict[str, object]:
         if key == "method" and not isinstance(value, str):
             plain["method"], own = all_methods.of_objects(value)
             plain |= own
-        elif key in OBJECTS and value is not None and not isinstance(value, str | PathLike):
+        elif key in OBJECTS - {"method"} and value is not None and not isinstance(value, str | PathLike):
             plain[key] = _named(key, value)
         elif isinstance(value, Mapping):
             plain |= {f"{key}.{inner}": each for inner, each in value.items()}
@@ -132,7 +133,8 @@ def _named(key: str, value: Any) -> Given:
     if key == "callback":
         value = list(value) if isinstance(value, list | tuple) else [value]
         return Given(",".join(map(name_of, value)), value)
-    return Given(name_of(value), value)
+    is_data = key == "dataset" and not callable(value)
+    return Given(name_of_data(value) if is_data else name_of(value), value)
 
 
 def _existing(path: str | PathLike[str]) -> Path:

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import importlib
 import inspect
+import sys
 import sysconfig
 import textwrap
 import traceback
@@ -131,13 +132,11 @@ def _constants(code: types.CodeType) -> list[Any]:
 
 
 def _is_installed(definition: Any) -> bool:
-    if definition.__module__ in ("__main__", None):
+    module = sys.modules.get(definition.__module__ or "")
+    if module is None or definition.__module__ == "__main__":
         return False
-    module = inspect.getmodule(definition)
     file = getattr(module, "__file__", None)
-    if file is None:  # built in
-        return True
-    return _is_installed_file(file)
+    return file is None or _is_installed_file(file)  # without a file it is built in
 
 
 def _is_installed_file(path: str) -> bool:

@@ -16,8 +16,10 @@ import numpy as np
 from raysim import models
 from raysim.config import RunConfig
 from raysim.data import Dataset, load
+from raysim.data.dataset import Columns
 from raysim.data.federated import FederatedData
 from raysim.data.federated_writer import Layout, release_memory, write
+from raysim.data.own_partition import OwnPartition
 from raysim.data.partitions import Partition
 from raysim.data.synthetic_tables import tables_digest
 from raysim.definitions import is_own
@@ -125,12 +127,14 @@ def finished_before(config: RunConfig, out: Path, reporter: Reporter) -> dict[st
 
 def prepare(config: RunConfig) -> tuple[Dataset, Partition]:
     """Load and deal the data, checking on the way everything that can be wrong with it."""
+    partitioner = config.partitioner()
     dataset = load(
         config.dataset, data=config.data, download=config.download, image_size=config.image_size,
         train_size=config.train_size, fraction=config.fraction, test_size=config.test_size, seed=config.seed,
+        columns=Columns(config.image_column, config.label_column, partitioner.needs_column),
     )  # fmt: skip
     check_model(config, dataset)
-    dealt = config.partitioner().deal(dataset.train.y, dataset.classes, config.clients, config.seed)
+    dealt = partitioner.deal(dataset.train.y, dataset.classes, config.clients, config.seed, dataset.clients)
     return dataset, dealt
 
 
@@ -145,8 +149,10 @@ def check_model(config: RunConfig, dataset: Dataset) -> None:
 
 
 def sources(config: RunConfig, dataset: Dataset) -> dict[str, str]:
-    """Digests of what is the user's own in a run: the source of its model, and the data that was in memory."""
-    found = {"model": models.source(config.model)}
+    """Digests of what is the user's own in a run: the source of its model and partition, and data in memory."""
+    partitioner = config.partitioner()
+    own_partition = partitioner.digest() if isinstance(partitioner, OwnPartition) else None
+    found = {"model": models.source(config.model), "dataset": dataset.digest, "partition": own_partition}
     return {key: digest for key, digest in found.items() if digest}
 
 

@@ -28,6 +28,12 @@ class _DataSettings:
         "shapes", "a dataset by name (`raysim datasets`), a folder of Parquet files or images, or MODULE:FUNCTION",
         own=True,
     )  # fmt: skip
+    image_column: str | None = setting(
+        None, "column with the images, of Parquet files and own data; by default image or img"
+    )
+    label_column: str | None = setting(
+        None, "column with the labels, of Parquet files and own data; by default label or fine_label"
+    )
     data: str | None = setting(
         None, "folder to look for named datasets in; by default RAYSIM_DATA, or the folder data", decides_result=False
     )

@@ -39,7 +39,7 @@ def results_folder() -> Path:
 
 def run_directory(config: RunConfig) -> Path:
     """The path of this run's directory; an InputError if it is taken or cannot be written. Creates nothing."""
-    name = f"{config.method}-{Path(config.dataset).name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    name = f"{config.method}-{Path(config.dataset).name}-{time.strftime('%Y%m%d-%H%M%S')}".replace(":", "-")
     path = results_folder() / (config.out or Path("runs") / name)
     if path.is_dir():
         refuse_if_held(path)

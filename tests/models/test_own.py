@@ -217,7 +217,7 @@ def test_what_is_wrong_is_said_in_one_line(model, message):
         ("my lab:Net", "write MODULE:NAME"),
         ("__main__:Net", "give the object in Python, model=…"),
         ("torchvision:resnet19", "did you mean 'resnet1"),
-        (f"{HERE}:TinyViT.forward", "TypeError"),
+        (f"{HERE}:TinyViT.forward", "'tuple' object has no attribute 'patches'"),
     ],
 )
 def test_a_name_that_leads_nowhere(name, message):
@@ -294,7 +294,7 @@ METHODS = {
     "hfmds+fedpa": {"hfmds.every": 2, "hfmds.steps": 2, "hfmds.per_client": 3, "fedpa.gen_steps": 2},
     "scaffold": {},
 }
-SMALL = {"clients": 4, "active": 3, "rounds": 2, "batch_size": 8, "lr": 0.02}
+SMALL = {"clients": 4, "active": 3, "rounds": 2, "batch_size": 8, "lr": 0.001}
 
 
 def settings_for(model: str, method: str) -> dict:
@@ -359,9 +359,7 @@ def test_an_own_model_of_known_layers_is_fused():
         simulate(few(), model=f"{HERE}:convolutional", rounds=2, clients=4, active=4, fuse=n) for n in (1, 4)
     )
     for name, weights in alone.models[0].items():
-        torch.testing.assert_close(
-            torch.as_tensor(weights), torch.as_tensor(fused.models[0][name]), rtol=1e-3, atol=1e-3
-        )
+        np.testing.assert_allclose(weights, fused.models[0][name], rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(
