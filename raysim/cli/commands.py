@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -109,19 +108,15 @@ def _run_one(config: RunConfig) -> tuple[Path, dict[str, Any]]:
 
 def compare(words: Words) -> None:
     """`compare --methods A B …`: methods × seeds × partitions, and their table."""
-    from raysim.experiments import grid
-
-    _many("compare", grid.compare, words)
+    _many("compare", words)
 
 
 def sweep(words: Words) -> None:
     """`sweep NAME`, or `sweep --over key=value,value …`: an ablation and its table."""
-    from raysim.experiments import grid
-
-    _many("sweep", grid.sweep, words)
+    _many("sweep", words)
 
 
-def _many(command: str, parse: Callable[[Words], Any], words: Words) -> None:
+def _many(command: str, words: Words) -> None:
     """All runs of a grid, their table and their report."""
     from raysim.experiments import grid
 
@@ -132,7 +127,7 @@ def _many(command: str, parse: Callable[[Words], Any], words: Words) -> None:
         lines += [f"  {'--out':28} folder of the runs and the table; the same command again goes on there", ""]
         reporter.say("\n".join([f"raysim {command}: these, and every setting of `raysim run --help`", "", *lines]))
         return
-    wanted = parse(words)
+    wanted = grid.from_words(command, words)
     from raysim.experiments.scheduler import run_grid
 
     run_grid(wanted, reporter)

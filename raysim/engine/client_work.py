@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from raysim import models
 from raysim.data.federated import ChunkReader
 from raysim.data.object_store import LostObject
 from raysim.engine.failures import ClientFailure, Decision, FailurePolicy
@@ -102,6 +103,7 @@ class ClientWork:
         """Train one client by itself."""
         with self._blamed_on(client_id):
             client = self._client(client_id, states)
+            self._seed_model(client)
             with self._counted(client_id) as counter, self._profiled(client_id):
                 self.hosted.load(client.global_weights, self.hosted.personal_mask(), client.state)
                 terms = train(client)
@@ -120,6 +122,7 @@ class ClientWork:
                 clients.append(client)
                 starts.append(model.weights.clone())
         model.module.eval()
+        self._seed_model(clients[0])
         with self._blamed_on(*group), self._counted(*group) as counter, self._profiled(*group):
             trained = fused.train(stack, clients, starts)
         rows = sum(len(batch) for client in clients for batch in client.batches()) if counter else 0
@@ -147,6 +150,7 @@ class ClientWork:
         self.hosted.model.load(self.hosted.weights[0])
         with self._blamed_on(*group):
             clients = [self._client(k, states) for k in group]
+            self._seed_model(clients[0])
             with self._counted(group[0]) as counter, self._profiled(group[0]):
                 replies = part.reply(clients)
             flops = _flops(counter) / len(group)
@@ -179,6 +183,11 @@ class ClientWork:
             unlabelled=unlabelled,
             forward=self.forward,
         )
+
+    def _seed_model(self, client: Client) -> None:
+        """Let what an own model draws (dropout) depend on the client and the round alone, not on who came before."""
+        if models.draws(self.config.model):
+            torch.manual_seed(int(client.stream("model").integers(2**63)))
 
     def _end(self, client: Client) -> tuple[float, dict[str, Upload]]:
         """Aggregation weight and uploads of a client whose trained weights the model holds."""

@@ -28,6 +28,10 @@ LISTS = {
 }
 
 
+Lists = dict[str, list[str]]  # a flag of LISTS -> its values
+Flags = dict[str, object]
+
+
 @dataclass(frozen=True)
 class PlannedRun:
     """One run of a grid; those of one row differ in the seed only."""
@@ -62,9 +66,17 @@ class Grid:
     at_once: int | None  # runs at work together; None: as many as fit
 
 
-def compare(words: list[str]) -> Grid:
+def from_words(command: str, words: list[str]) -> Grid:
+    """The grid that `compare` or `sweep` followed by these words asks for."""
+    if command == "compare":
+        return compare(*_read(words))
+    name = words[0] if words and not words[0].startswith("--") else None
+    return sweep(*_read(words[1:] if name else words), name)
+
+
+def compare(lists: Lists, flags: Flags) -> Grid:
     """The grid of `--methods A B --seeds 0 1 --partitions classes:2 …`; other flags are settings of every run."""
-    lists, flags = _read(words)
+    lists = dict(lists)
     if not (names := lists.pop("methods", [])):
         raise InputError("compare: say which with --methods, e.g. --methods fedavg fedprox hfmds")
     if "method" in flags or "over" in lists:
@@ -74,10 +86,8 @@ def compare(words: list[str]) -> Grid:
     return _grid("compare", Sweep("", {}, axes), flags, lists.get("seeds"))
 
 
-def sweep(words: list[str]) -> Grid:
+def sweep(lists: Lists, flags: Flags, name: str | None = None) -> Grid:
     """The grid of `NAME …` or `--over key=a,b …`; other flags are settings of every run."""
-    name = words[0] if words and not words[0].startswith("--") else None
-    lists, flags = _read(words[1:] if name else words)
     if "methods" in lists or "partitions" in lists:
         raise InputError("sweep takes --over method=fedavg,hfmds partition=iid,classes; `raysim compare` takes lists")
     if name and "over" in lists:
@@ -96,7 +106,7 @@ def sweep(words: list[str]) -> Grid:
 # -- inside ------------------------------------------------------------------------------------------------------------
 
 
-def _read(words: list[str]) -> tuple[dict[str, list[str]], dict[str, object]]:
+def _read(words: list[str]) -> tuple[Lists, Flags]:
     """The flags that take several values, separated by blanks or commas, and the other flags."""
     lists: dict[str, list[str]] = {}
     rest: list[str] = []

@@ -49,7 +49,7 @@ def results_folder() -> Path:
 
 def run_directory(config: RunConfig) -> Path:
     """The path of this run's directory; an InputError if it is taken or cannot be written. Creates nothing."""
-    name = f"{config.method}-{Path(config.dataset).name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    name = f"{config.method}-{Path(config.dataset).name}-{time.strftime('%Y%m%d-%H%M%S')}".replace(":", "-")
     path = results_folder() / (config.out or Path("runs") / name)
     if path.is_dir():
         refuse_if_held(path)
@@ -104,6 +104,17 @@ def finished_run(config: RunConfig, path: Path) -> dict[str, Any]:
     if all(before.get(key) == value for key, value in length_settings(config).items()):
         return summary
     return summary if reason_to_stop(config, read_history(path / "metrics.jsonl")) else {}
+
+
+def check_sources(config: RunConfig, path: Path, sources: dict[str, str]) -> None:
+    """Refuse to go on with another model, or other data, than the run began with, where these are the user's own."""
+    if not (config.resume and (path / "config.json").exists()):
+        return
+    before = read_config(path).get("sources", {})
+    for key in ("model", "dataset", "partition"):
+        if before.get(key) != sources.get(key):
+            what = "what is in it" if key == "dataset" else "its source"
+            raise InputError(f"--resume: {path} began with another {flag(key)} {getattr(config, key)}: {what} differs")
 
 
 class RunDirectory:

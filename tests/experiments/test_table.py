@@ -11,7 +11,7 @@ from raysim.experiments.table import write_table
 
 def wanted(tmp_path, words="--methods fedavg hfmds --seeds 0 1"):
     settings = "--dataset cifar10 --partition classes --classes-per-client 2"
-    return grid.compare([*words.split(), *settings.split(), "--out", str(tmp_path)])
+    return grid.from_words("compare", [*words.split(), *settings.split(), "--out", str(tmp_path)])
 
 
 def finish(run, accuracy, **more):

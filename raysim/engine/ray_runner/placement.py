@@ -11,7 +11,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from raysim.engine.ray_runner.actors import SERVER, WORKER, ClientActor, ServerActor
-from raysim.engine.ray_runner.cluster import nodes
+from raysim.engine.ray_runner.cluster import actor_options, nodes
 from raysim.engine.ray_runner.plan import Node, Plan, Slot
 from raysim.errors import PlanError
 
@@ -62,6 +62,7 @@ class Placement:
             name=name,
             namespace=self.namespace,
             num_gpus=self.plan.server_gpu,
+            **actor_options(),
             scheduling_strategy=self._strategy(self.server_slot),
         ).remote(SERVER, config, data, name)
 
@@ -74,6 +75,7 @@ class Placement:
             namespace=self.namespace,
             num_cpus=cpus,
             num_gpus=gpus,
+            **actor_options(),
             scheduling_strategy=self._strategy(self.slot[actor]),
         ).remote(WORKER, config, data, name, self.run if self.metrics else None)
 
