@@ -113,9 +113,10 @@ def finished_before(config: RunConfig, out: Path, reporter: Reporter) -> dict[st
 
 def prepare(config: RunConfig) -> tuple[Dataset, Partition]:
     """Load and deal the data, checking on the way everything that can be wrong with it."""
+    counts = config.partitioner().training_counts() if config.fraction is None else None
     dataset = load(
         config.dataset, data=config.data, download=config.download, image_size=config.image_size,
-        train_size=config.train_size, fraction=config.fraction, test_size=config.test_size, seed=config.seed,
+        train_size=config.train_size or counts, fraction=config.fraction, test_size=config.test_size, seed=config.seed,
     )  # fmt: skip
     models.check(config.model, dataset.shape, dataset.classes)
     dealt = config.partitioner().deal(dataset.train.y, dataset.classes, config.clients, config.seed)
@@ -268,6 +269,7 @@ def summarise(config: RunConfig, result: Result) -> dict[str, Any]:
         "method": config.method,
         "final_accuracy": accuracies[-1],
         "best_accuracy": max(accuracies),
+        "best_five_accuracy": statistics.fmean(sorted(accuracies)[-5:]),
         "late_accuracy": statistics.fmean(accuracies[-max(1, len(accuracies) // 4) :]),  # since single rounds wander
         "rounds": len(history),
         "model_sha256": result.model_sha256,

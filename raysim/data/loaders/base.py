@@ -24,6 +24,7 @@ class Request:
     fraction: float | None = None
     test_size: int | None = None
     seed: int = 0
+    training_counts: tuple[int, ...] | None = None  # per class; without a test split, the rest of the images is it
 
 
 class Loader(ABC):
