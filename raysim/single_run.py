@@ -135,10 +135,12 @@ def finished_before(config: RunConfig, out: Path, reporter: Reporter) -> dict[st
 def prepare(config: RunConfig) -> tuple[Dataset, Partition]:
     """Load and deal the data, checking on the way everything that can be wrong with it."""
     partitioner = config.partitioner()
+    all_of_it = config.train_size is None and config.fraction is None
     dataset = load(
         config.dataset, data=config.data, download=config.download, image_size=config.image_size,
         train_size=config.train_size, fraction=config.fraction, test_size=config.test_size, seed=config.seed,
         columns=Columns(config.image_column, config.label_column, partitioner.needs_column),
+        training_counts=partitioner.training_counts() if all_of_it else None,
     )  # fmt: skip
     check_model(config, dataset)
     dealt = partitioner.deal(dataset.train.y, dataset.classes, config.clients, config.seed, dataset.clients)
@@ -313,6 +315,7 @@ def summarise(config: RunConfig, result: Result) -> dict[str, Any]:
         "method": config.method,
         "final_accuracy": accuracies[-1],
         "best_accuracy": max(accuracies),
+        "best_five_accuracy": statistics.fmean(sorted(accuracies)[-5:]),
         "late_accuracy": statistics.fmean(accuracies[-max(1, len(accuracies) // 4) :]),  # since single rounds wander
         "rounds": len(history),
         "model_sha256": result.model_sha256,

@@ -39,6 +39,7 @@ class PlannedRun:
     row: str
     config: RunConfig
     paper: float | None = None  # the accuracy a paper reports for just this row, in %
+    best_of: str | None = None  # the row that has the best of this one and others, where a paper tunes a setting
 
     @property
     def title(self) -> str:
@@ -160,11 +161,13 @@ def _grid(name: str, sweep: Sweep, flags: dict[str, object], seeds: list[str] | 
     runs = []
     for points in itertools.product(*(axis.items() for axis in axes)):
         row = ", ".join(label for label, _ in points)
+        tuned = ", ".join(sweep.best_of.get(label, label) for label, _ in points)
         settings = {key: value for _, point in points for key, value in point.items()}
         for seed in chosen:
             own = settings | ({} if seed is None else {"seed": seed})
             layers = [*base, *load_layers(_fitting(flags, own, axes), {}), ("command line", own)]
-            runs.append(PlannedRun(row, resolve(layers), sweep.paper.get(row)))
+            best_of = tuned if tuned != row else None
+            runs.append(PlannedRun(row, resolve(layers), sweep.paper.get(row), best_of))
     folder = results_folder() / (str(out) if out else Path("runs") / f"{name}-{_digest(runs)}")
     return Grid(folder, tuple(_placed(command, folder, runs)), at_once)
 
