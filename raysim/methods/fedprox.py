@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-import torch
-
 from raysim.methods.base import Part
+from raysim.methods.common.loss_terms import towards
 from raysim.settings import setting
 
 
@@ -15,10 +14,4 @@ class FedProx(Part):
     mu: float = setting(0.01, "weight of the proximal term (μ)", minimum=0)
 
     def pull(self, clients, weights, start):
-        if self.mu == 0:
-            return None
-        apart = weights - start
-        gradient = self.mu * apart
-        # ½⟨w − w_t, gradient⟩ in one operation; with beta 0 what would be added to it is ignored.
-        value = torch.baddbmm(apart[:, :1, None], apart[:, None], gradient[:, :, None], beta=0, alpha=0.5)
-        return value[:, 0, 0], gradient
+        return towards(weights, start, self.mu) if self.mu else None

@@ -32,7 +32,7 @@ class FixMatch(Part):
         1.0, "weight of the loss on unlabelled images; 0: no augmentation either (λ_u)", minimum=0
     )
     threshold: float = setting(0.95, "probability above which a pseudo-label is used (τ)", minimum=0, maximum=1)
-    flip: bool = setting(True, "flip images in weak augmentation; give false for digits")
+    flip: bool = setting(True, "flip images in both augmentations; give false for digits")
 
     def begin(self, client):
         if not self.lambda_u:
@@ -48,7 +48,8 @@ class FixMatch(Part):
         counts = [min(BLOCK, client.steps - first) for first in range(0, client.steps, BLOCK)]
         rows = [np.concatenate([draws["rows"].integers(len(images), size=size) for _ in range(n)]) for n in counts]
         shifts = draw_weak([size] * client.steps, images, draws["weak"], self.flip)
-        changes = draw_strong([[size] * n for n in counts], images, draws["strong"])
+        # The strong branch begins with flip and shift too, by draws of its own.
+        changes = draw_strong([[size] * n for n in counts], images, draws["strong"], self.flip)
         return self._blocks(client, images, upload_all(rows, images.device), shifts, changes)
 
     def _blocks(self, client: "Client", images: Tensor, *drawn: Any) -> Iterator[tuple[Tensor, Tensor]]:

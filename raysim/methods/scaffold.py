@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-
 from raysim.errors import InputError
 from raysim.methods.base import Part, Upload
+from raysim.methods.common.loss_terms import in_rows
 
 if TYPE_CHECKING:
     from raysim.training.client import Client
@@ -30,8 +29,7 @@ class Scaffold(Part):
         """⟨c − c_k, w⟩; None in the first round, whose broadcast is empty. Its value says nothing."""
         if not clients[0].scratch[self.name]:
             return None
-        corrections = [client.scratch[self.name]["correction"] for client in clients]
-        return None, torch.stack(corrections) if len(corrections) > 1 else corrections[0][None]
+        return None, in_rows([client.scratch[self.name]["correction"] for client in clients])
 
     def end(self, client):
         """Set c_k⁺ = c_k − c + (w_t − w_k)/A, for the parameters that are averaged, and upload its change."""

@@ -1,4 +1,4 @@
-"""Augmentations of FixMatch (Sohn et al., 2020): weak ones flip and shift, strong ones are RandAugment and cutout.
+"""Augmentations of FixMatch (Sohn et al., 2020): weak ones flip and shift, strong ones add RandAugment and cutout.
 
 All random draws are made on the host, so that they are the same on every device. The operations run on many batches at
 once on their own device; only the draws are transferred, and at once for all batches.
@@ -26,15 +26,17 @@ def weak(x: Tensor, draw: np.random.Generator, flip: bool = True) -> Tensor:
 
 def draw_weak(sizes: list[int], like: Tensor, draw: np.random.Generator, flip: bool) -> list[tuple[Tensor, Tensor]]:
     """The rows and columns to read in `shifted`, for batches of these sizes of images like those in `like`."""
-    height, width = like.shape[2:]
-    drawn = []
-    for count in sizes:
-        down, right = (draw.integers(-(side // 8), side // 8 + 1, size=(count, 1)) for side in (height, width))
-        flipped = (draw.random((count, 1)) < 0.5) & flip
-        rows, columns = _reflected(np.arange(height) - down, height), _reflected(np.arange(width) - right, width)
-        drawn.append((rows, np.where(flipped, columns[:, ::-1], columns)))
+    drawn = [_draw_shift(count, like, draw, flip) for count in sizes]
     rows, columns = (upload_all(every, like.device) for every in zip(*drawn, strict=True))
     return list(zip(rows, columns, strict=True))
+
+
+def _draw_shift(count: int, like: Tensor, draw: np.random.Generator, flip: bool) -> tuple[np.ndarray, np.ndarray]:
+    height, width = like.shape[2:]
+    down, right = (draw.integers(-(side // 8), side // 8 + 1, size=(count, 1)) for side in (height, width))
+    flipped = (draw.random((count, 1)) < 0.5) & flip
+    rows, columns = _reflected(np.arange(height) - down, height), _reflected(np.arange(width) - right, width)
+    return rows, np.where(flipped, columns[:, ::-1], columns)
 
 
 def shifted(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
@@ -55,13 +57,22 @@ class StrongDraws:
 
     operations: list[list[tuple[Tensor, Tensor]]]  # in turn, and by operation: which images, how strongly
     covered: tuple[Tensor, Tensor]  # which rows and columns of each image the grey square takes
+    moved: tuple[Tensor, Tensor] | None  # which rows and columns of each image are taken before, as in `shifted`
 
 
-def draw_strong(blocks: list[list[int]], like: Tensor, draw: np.random.Generator) -> list[StrongDraws]:
-    """The draws for blocks of batches of these sizes, of images like those in `like`; uploaded at once for all."""
-    chosen, strengths, squares = [], [], []
+def draw_strong(
+    blocks: list[list[int]], like: Tensor, draw: np.random.Generator, flip: bool | None = None
+) -> list[StrongDraws]:
+    """The draws for blocks of batches of these sizes, of images like those in `like`; uploaded at once for all.
+
+    With `flip`, whether true or not, images are shifted and perhaps flipped first, as in weak augmentation.
+    """
+    chosen, strengths, squares, shifts = [], [], [], []
     for sizes in blocks:
-        batches = [_draw_batch(size, like, draw) for size in sizes]
+        batches = []
+        for size in sizes:
+            shifts += [] if flip is None else [_draw_shift(size, like, draw, flip)]
+            batches.append(_draw_batch(size, like, draw))
         for turn in range(OPERATIONS):
             which = np.concatenate([batch[0][turn] for batch in batches])
             strength = np.concatenate([batch[1][turn] for batch in batches])
@@ -71,7 +82,22 @@ def draw_strong(blocks: list[list[int]], like: Tensor, draw: np.random.Generator
         squares.append([np.concatenate([batch[2][side] for batch in batches]) for side in (0, 1)])
     pairs = iter(zip(upload_all(chosen, like.device), upload_all(strengths, like.device), strict=True))
     covered = zip(*(upload_all(sides, like.device) for sides in zip(*squares, strict=True)), strict=True)
-    return [StrongDraws([[next(pairs) for _ in RANDAUGMENT] for _ in range(OPERATIONS)], pair) for pair in covered]
+    moved = iter(_by_block(blocks, shifts, like.device))
+    return [
+        StrongDraws([[next(pairs) for _ in RANDAUGMENT] for _ in range(OPERATIONS)], pair, next(moved, None))
+        for pair in covered
+    ]
+
+
+def _by_block(
+    blocks: list[list[int]], shifts: list[tuple[np.ndarray, np.ndarray]], device: torch.device
+) -> list[tuple[Tensor, Tensor]]:
+    """The rows and columns of all batches of each block; empty without any."""
+    if not shifts:
+        return []
+    sizes = [sum(block) for block in blocks]
+    rows, columns = (upload_all([np.concatenate(every)], device)[0].split(sizes) for every in zip(*shifts, strict=True))
+    return list(zip(rows, columns, strict=True))
 
 
 def _draw_batch(count: int, like: Tensor, draw: np.random.Generator) -> tuple[list, list, list]:
@@ -91,6 +117,7 @@ def _draw_square(count: int, like: Tensor, draw: np.random.Generator) -> list[np
 
 def augmented(x: Tensor, draws: StrongDraws) -> Tensor:
     """The images in [0, 1] after the operations that were drawn, and cutout."""
+    x = x if draws.moved is None else shifted(x, *draws.moved)
     for turn in draws.operations:
         changed = x.clone()
         with torch.autocast(x.device.type, enabled=False):  # bf16 is too coarse for positions and pixels
