@@ -106,7 +106,9 @@ class HFMDS(MixedTraining):
         state = client.state[self.name]
         if state and bool(state["known"][client.y].all()):
             return state["prototypes"]
-        sums, counts = class_sums(client.model.module.features(client.x), client.y, client.classes)
+        features = client.model.module.features
+        batches = [class_sums(features(x), y, client.classes) for x, y in client.everything()]
+        sums, counts = (sum(column) for column in zip(*batches, strict=True))
         fresh = sums / counts.clamp(min=1)[:, None]
         return torch.where(state["known"][:, None], state["prototypes"], fresh) if state else fresh
 
