@@ -23,6 +23,7 @@ COMMANDS = {
     "compare": "methods × seeds × partitions on one cluster, and their table: --methods A B --seeds 0 1 …",
     "sweep": "an ablation: sweep NAME, or sweep --over key=value,value …",
     "plan": "print the placement plan of a configuration and stop",
+    "doctor": "examine the cluster: versions, memory, and a self-test on every GPU",
     "report": "write a run's HTML report again, or one page about several: report RUN_DIR… [--out PAGE]",
     "methods": "the methods there are",
     "datasets": "the datasets there are",
