@@ -10,5 +10,5 @@ def test_help_has_a_line_for_every_setting():
 
 def test_choices_that_are_found_are_in_the_help():
     (line,) = (line for line in help_lines(RunConfig) if line.startswith("  --partition "))
-    assert line.endswith(": iid, classes, dirichlet, table (default dirichlet)")
+    assert line.endswith(": iid, classes, column, dirichlet, table (default dirichlet)")
     assert "| `--partition` | `dirichlet` |" in markdown_table(RunConfig)

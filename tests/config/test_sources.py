@@ -53,7 +53,7 @@ def test_settings_of_a_part_a_later_method_left_out_are_ignored_but_not_if_asked
         (["--lr", "nan"], r"--lr must be a number"),
         (["--lr", "0"], r"--lr must be above 0"),
         (["--fraction", "1.5"], r"--fraction must be at most 1"),
-        (["--partition", "magic"], r"--partition must be one of iid, classes, dirichlet, table, not 'magic'"),
+        (["--partition", "magic"], r"--partition must be one of iid, classes, column, dirichlet, table, not 'magic'"),
         (["--download", "perhaps"], r"--download must be true or false"),
         (["--active", "5", "--clients", "3"], r"--active 5 is more than --clients 3"),
         (["--local-epochs", "1", "--local-steps", "1"], r"give --local-epochs or --local-steps, not both"),
