@@ -100,12 +100,13 @@ class Checkpoints:
         shared: dict[str, tuple[int, pa.Table]],
         metrics: str = "",
         begun: dict[str, Any] | None = None,
+        stopped: dict[str, Any] | None = None,
     ) -> None:
         """Write the checkpoint after round t.
 
         `server` is its tree of arrays, `states` are those of clients that changed since the last checkpoint, `shared`
         is part -> (round it is from, table), `metrics` the digest of the rounds' lines, and `begun` what was done of
-        the next round, if the run is between two of its exchanges.
+        the next round, if the run is between two of its exchanges; `stopped` is why the run was ended early, if it was.
         """
         if not self.kept:
             with writing(self.folder):
@@ -137,6 +138,7 @@ class Checkpoints:
             "states": {str(client): place for client, place in where.items()},
             "shared": tables,
             "metrics": metrics,
+            "stopped": stopped,
         }
         name = f"round-{stamp}.json"
         self._write_manifest(name, manifest)
@@ -218,8 +220,9 @@ class Checkpoints:
         self.where = {int(client): place for client, place in manifest["states"].items()}
         self.kept = [path.name]
         return Checkpoint(
-            manifest["round"], server, list(by_file.values()), shared, manifest["metrics"], manifest["begun"]
-        )
+            manifest["round"], server, list(by_file.values()), shared, manifest["metrics"], manifest["begun"],
+            manifest.get("stopped"),
+        )  # fmt: skip
 
     def _read_manifest(self, path: Path) -> dict[str, Any]:
         """Its content, if it is whole, of a format we know and of this run."""

@@ -20,12 +20,21 @@ from raysim import __version__
 from raysim.config import RunConfig, from_record
 from raysim.engine.callbacks import Callback
 from raysim.engine.round_metrics import RoundMetrics
+from raysim.engine.stopping import length_settings, reason_to_stop
 from raysim.errors import InputError, RaysimError
 from raysim.privacy.figures import Figure
 from raysim.settings import flag
 from raysim.storage import run_files
 from raysim.storage.files import append_line, sync, to_json, write_atomically
-from raysim.storage.formats import CONFIG_FORMAT, DamagedFile, read_config, read_json, read_metrics
+from raysim.storage.formats import (
+    CONFIG_FORMAT,
+    DamagedFile,
+    read_config,
+    read_history,
+    read_json,
+    read_metrics,
+    read_summary,
+)
 from raysim.storage.lease import Lease, refuse_if_held
 
 if TYPE_CHECKING:  # which imports Ray, and the command line sets Ray's environment before that
@@ -40,7 +49,7 @@ def results_folder() -> Path:
 
 def run_directory(config: RunConfig) -> Path:
     """The path of this run's directory; an InputError if it is taken or cannot be written. Creates nothing."""
-    name = f"{config.method}-{Path(config.dataset).name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    name = f"{config.method}-{Path(config.dataset).name}-{time.strftime('%Y%m%d-%H%M%S')}".replace(":", "-")
     path = results_folder() / (config.out or Path("runs") / name)
     if path.is_dir():
         refuse_if_held(path)
@@ -71,6 +80,41 @@ def _check_same_run(config: RunConfig, path: Path) -> None:
     for key, value in config.identity().items():
         if before.get(key) != value:
             raise InputError(f"--resume: {path} has {flag(key)} {before.get(key)}, not {value}; leave it as it was")
+    if (done := rounds_done(path)) > config.rounds:
+        raise InputError(
+            f"--resume: {path} has {done} rounds, more than --rounds {config.rounds}; give at least {done}"
+        )
+
+
+def rounds_done(path: Path) -> int:
+    """The number of rounds in a run directory's metrics.jsonl."""
+    metrics = path / "metrics.jsonl"
+    return metrics.read_bytes().count(b"\n") if metrics.is_file() else 0
+
+
+def finished_run(config: RunConfig, path: Path) -> dict[str, Any]:
+    """The summary of the run in this directory; empty if this configuration has something left to do there.
+
+    A finished run goes on if it is given more rounds, or if what ended it early no longer does.
+    """
+    summary = read_summary(path) if config.resume else {}
+    if not summary or summary["rounds"] == config.rounds:
+        return summary
+    before = read_config(path)["settings"]
+    if all(before.get(key) == value for key, value in length_settings(config).items()):
+        return summary
+    return summary if reason_to_stop(config, read_history(path / "metrics.jsonl")) else {}
+
+
+def check_sources(config: RunConfig, path: Path, sources: dict[str, str]) -> None:
+    """Refuse to go on with another model, or other data, than the run began with, where these are the user's own."""
+    if not (config.resume and (path / "config.json").exists()):
+        return
+    before = read_config(path).get("sources", {})
+    for key in ("model", "dataset", "partition"):
+        if before.get(key) != sources.get(key):
+            what = "what is in it" if key == "dataset" else "its source"
+            raise InputError(f"--resume: {path} began with another {flag(key)} {getattr(config, key)}: {what} differs")
 
 
 class RunDirectory:
@@ -101,6 +145,13 @@ class RunDirectory:
         """Raise a RaysimError if another driver has taken the directory over."""
         if self.lease:
             self.lease.check()
+
+    def extend(self, config: RunConfig) -> None:
+        """If a finished run is to go on here, record that, and take away the summary by which it is finished."""
+        if summary := read_summary(self.path):
+            self.write_event("extended", {"round": summary["rounds"], "text": f"goes on to --rounds {config.rounds}"})
+            (self.path / "summary.json").unlink()
+            sync(self.path)
 
     def write_config(self, config: RunConfig, **facts: object) -> None:
         """Write config.json: the settings, what the run was started from, and further facts about it."""
