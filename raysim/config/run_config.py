@@ -108,6 +108,14 @@ class RunConfig(_PartitionSettings):
         2000, "training images, and as many held-out ones, to attack at the end; 0: no privacy figures",
         minimum=0, decides_result=False,
     )  # fmt: skip
+    measures: int = setting(
+        1000, "shared images to compare with as many held-out ones by their features at the end; 0: do not",
+        minimum=0, maximum=10**5, decides_result=False,
+    )  # fmt: skip
+    feature_kl: int = setting(
+        0, "held-out images by which to compare the active clients' features of a class every round; 0: do not",
+        minimum=0, maximum=10**6, decides_result=False,
+    )  # fmt: skip
 
     actors: int | None = setting(
         None, "number of client actors; by default 2 per GPU, or one per CPU",

@@ -44,6 +44,7 @@ class Result:
     history: list[RoundMetrics] = field(default_factory=list)
     features: LabelledFeatures = field(default_factory=dict)  # if --tsne asks
     privacy: list[Figure] = field(default_factory=list)  # if --privacy asks
+    measures: list[Figure] = field(default_factory=list)  # of shared images, if --measures asks
     profiles: dict[str, tuple[str, str]] = field(default_factory=dict)  # what was profiled -> table, Chrome trace
 
 
@@ -132,6 +133,7 @@ class Simulation:
         t = len(history)
         features = self.sample_features(t) if self.config.tsne else {}
         privacy = self.measure_privacy(history) if self.config.privacy else []
+        measures = self.compare_images(t) if self.config.measures and self.shared else []
         shared = {name: self.runner.get(reference) for name, reference in self.shared.items()}
         models, state = self.ask(Server.export)
         return Result(
@@ -142,6 +144,7 @@ class Simulation:
             history=history,
             features=features,
             privacy=privacy,
+            measures=measures,
             profiles=self.profiles,
         )
 
@@ -235,7 +238,7 @@ class Simulation:
         self.note_profile("training", answers)
         samples = float(self.data.sizes[cohort].mean()) if self.config.local_epochs else None
         metrics.count_training(all_reports(answers), samples, counted=broadcast.counted is not None)
-        if any(part.overrides("update") for part in self.config.parts):
+        if self.config.feature_kl or any(part.overrides("update") for part in self.config.parts):
             self.hear_news(metrics)
 
     def evaluate(self, t: int) -> tuple[list[tuple[int, int | None]], int]:
@@ -368,11 +371,19 @@ class Simulation:
         """What attacks on the model and on what is shared find, what the server certifies, and the last PSNR."""
         t = len(history)
         certified, means = self.runner.call_server(Server.privacy, t, returns=2)
-        cohorts = [self.sample(earlier) for earlier in range(1, t + 1)]
-        trained = sorted(set().union(*cohorts))
-        work = Pass(WorkerCalls.attack, self.reading(t), [trained], [1.0], extra=(means, cohorts[-1]))
+        work = Pass(WorkerCalls.attack, self.reading(t), [self.trained(t)], [1.0], extra=(means, self.sample(t)))
         (measured,) = self.runner.run(work).first
         similar = [metrics.reported["psnr"] for metrics in history if "psnr" in metrics.reported]
         note = "dB, of shared images to those they were made from, as the papers define it: a similarity"
         psnr = [Figure("psnr", value, note=note) for value in similar[-1:]]
         return [*measured, *self.runner.get(certified), *psnr]
+
+    def compare_images(self, t: int) -> list[Figure]:
+        """How the features of shared images are distributed beside those of real ones."""
+        work = Pass(WorkerCalls.compare_images, self.reading(t), [self.trained(t)], [1.0])
+        (figures,) = self.runner.run(work).first
+        return figures
+
+    def trained(self, t: int) -> list[int]:
+        """The clients that were active in one of the first t rounds, in order of id."""
+        return sorted(set().union(*(self.sample(earlier) for earlier in range(1, t + 1))))

@@ -46,7 +46,8 @@ TIMELINE = {"round": int, "seconds": FINITE, "spans": {str: [[int, FINITE, FINIT
 SUMMARY = {
     "method": str, "final_accuracy": FINITE, "best_accuracy": FINITE, "late_accuracy?": FINITE, "rounds": int,
     "model_sha256": str, "psnr?": (float, None), "gflops_per_client_round?": NUMBERS, "bytes_up?": int,
-    "bytes_down?": int, "privacy?": {str: (float, None)}, "tsne?": {str: {"intra": float, "inter": float}},
+    "bytes_down?": int, "privacy?": {str: (float, None)}, "measures?": {str: (float, None)},
+    "tsne?": {str: {"intra": float, "inter": float}},
     "setup_seconds?": FINITE, "seconds": FINITE,
 }  # fmt: skip
 CONFIG = {"settings": dict, "classes?": list}

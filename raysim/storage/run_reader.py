@@ -16,6 +16,7 @@ from raysim.errors import InputError
 from raysim.storage.formats import (
     EVENT,
     FEATURES,
+    FIGURE,
     PRIVACY,
     TIMELINE,
     DamagedFile,
@@ -26,7 +27,10 @@ from raysim.storage.formats import (
     read_summary,
 )
 
-SHAPES = {"events.jsonl": EVENT, "timeline.jsonl": TIMELINE, "features.json": FEATURES, "privacy.json": PRIVACY}
+SHAPES = {
+    "events.jsonl": EVENT, "timeline.jsonl": TIMELINE, "features.json": FEATURES, "privacy.json": PRIVACY,
+    "measures.json": [FIGURE],
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
