@@ -8,6 +8,7 @@ from raysim.data import partitions
 from raysim.data.partitions import Partitioner
 from raysim.errors import InputError
 from raysim.methods.base import Part, can_fuse
+from raysim.rng import stream
 from raysim.settings import as_dict, setting, setting_fields
 
 # Upper limits, far above what anyone has used: a value beyond them is a slip, and would end in a lack of memory.
@@ -177,6 +178,11 @@ class RunConfig(_PartitionSettings):
     def learning_rate(self, t: int) -> float:
         """The local learning rate in round t = 1, 2, …"""
         return self.lr * self.lr_decay ** ((t - 1) // self.lr_decay_every)
+
+    def cohort(self, t: int) -> list[int]:
+        """The clients that are active in round t = 1, 2, …, in order of id."""
+        drawn = stream(self.seed, "cohort", t).choice(self.clients, self.active or self.clients, replace=False)
+        return sorted(drawn.tolist())
 
     def partitioner(self) -> Partitioner:
         """The chosen partition with its settings."""

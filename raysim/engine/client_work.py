@@ -27,6 +27,8 @@ from raysim.training.client import PERSONAL, Client, begin, forward, split_label
 from raysim.training.device import compiled
 from raysim.training.profiling import FlopCounter, profiling
 
+LONE_SAMPLE = "Expected more than 1 value per channel when training"  # torch's batch-norm, of a batch of one
+
 log = logging.getLogger(__name__)  # on Ray the actor's own log, which the dashboard shows
 
 
@@ -208,7 +210,9 @@ class ClientWork:
             self.held_out = feature_kl.held_out_images(self.hosted.data, self.config.feature_kl)
         images, labels = self.held_out
         size, module = self.config.eval_batch, self.hosted.model.module
-        batches = [self.hosted.to_batch(images[i : i + size], labels[i : i + size]) for i in range(0, len(labels), size)]
+        batches = [
+            self.hosted.to_batch(images[i : i + size], labels[i : i + size]) for i in range(0, len(labels), size)
+        ]
         if not batches:
             return {}
         features = torch.cat([module.features(x) for x, _ in batches])
@@ -298,7 +302,8 @@ class ClientWork:
         except NotSummable as error:
             raise ClientFailure(f"{where}: its update {error}; a lower --lr usually helps") from error
         except Exception as error:
-            raise ClientFailure(f"{where}: {type(error).__name__}: {error}", traceback.format_exc()) from error
+            hint = "; a batch has one sample: --drop-last leaves out a last one" if LONE_SAMPLE in str(error) else ""
+            raise ClientFailure(f"{where}: {type(error).__name__}: {error}{hint}", traceback.format_exc()) from error
 
 
 def _log(failure: ClientFailure) -> None:

@@ -69,6 +69,10 @@ class FedPA(Part):
         """Noise and labels as the generator's input, the labels drawn from p̃(y)."""
         return gen.draw_inputs(stream, counts, size, self.noise)
 
+    def idle(self, config, sizes):
+        if config.rounds == 1:
+            return "clients get generator and prototypes of the round before; raise --rounds"
+
     # -- client; the broadcast is empty in the first round -----------------------------------------------------------
 
     def begin(self, client):

@@ -1,4 +1,4 @@
-"""The papers' own figures, to show beside those of our runs: accuracies in %, PSNR in dB, GFLOPs of a client's round."""
+"""The papers' own figures, to show beside those of our runs: accuracies in %, PSNR in dB, a client's GFLOPs."""
 
 from dataclasses import dataclass
 

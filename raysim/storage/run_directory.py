@@ -186,9 +186,7 @@ class Recorder(Callback):
         for name, figures in found.items():
             if figures:
                 self.directory.write_figures(f"{name}.json", figures)
-        return {
-            name: {figure.name: figure.value for figure in figures} for name, figures in found.items() if figures
-        }
+        return {name: {figure.name: figure.value for figure in figures} for name, figures in found.items() if figures}
 
     def on_end(self, summary: dict[str, Any]) -> None:
         self.directory.write_summary(summary)

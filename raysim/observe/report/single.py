@@ -32,8 +32,9 @@ def write_report(path: str | Path, out: str | Path | None = None) -> Path:
     page = Page(run.title, f"{run.setting_text}, {s['model']}, {s['rounds']:,} rounds, seed {s['seed']}")
     if not run.summary:
         page.head.append(f'<p class="unfinished">Not finished: {len(run.history)} of {s["rounds"]} rounds.</p>')
-    page.head.append(tiles(_key_figures(run)))
     left_out: list[str] = []
+    page.head += _warnings(run)
+    page.head.append(tiles(_key_figures(run)))
     for add in (
         _accuracy, _terms, _clients, _synthetic, _privacy, _features, _generator, _further, _time, _traffic, _events,
         _configuration, _place,
@@ -44,6 +45,15 @@ def write_report(path: str | Path, out: str | Path | None = None) -> Path:
             left_out.append(f"<p>{escape(str(damage))}.</p>")
     page.section("Left out", *left_out)
     return page.write(Path(out) if out else run.path / "report.html")
+
+
+def _warnings(run: Run) -> list[str]:
+    """What the run warned of, once each; nothing where the events are damaged, as another section says."""
+    try:
+        texts = dict.fromkeys(event.get("text") for event in run.lines("events.jsonl") if event["event"] == "warning")
+    except DamagedFile:
+        return []
+    return [f'<p class="warning">{escape(text)}</p>' for text in texts if text]
 
 
 def _key_figures(run: Run) -> list[tuple[str, str, str]]:
