@@ -65,9 +65,9 @@ def flag(key: str) -> str:
     return "--" + key.replace("_", "-")
 
 
-def nearest(name: str, known: Iterable[str], otherwise: str = "", prefix: str = "") -> str:
+def nearest(name: str, known: Iterable[str], otherwise: str = "", prefix: str = "", similar: float = 0.6) -> str:
     """`; did you mean 'x'?`, or `otherwise` if no known name is similar; `prefix` is put before what was meant."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=similar)
     return f"; did you mean '{prefix}{close[0]}'?" if close else otherwise
 
 

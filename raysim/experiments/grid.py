@@ -93,10 +93,10 @@ def sweep(words: list[str]) -> Grid:
 
 
 def unknown_sweep(name: str) -> InputError:
-    """An error that names the sweeps of the same paper, or of a similar name."""
+    """An error with the sweep that was meant, if it is nearly called that, or with those of the same paper."""
     siblings = [known for known in SWEEPS if known.partition("-")[0] == name.partition("-")[0]]
-    hint = f"; there are {', '.join(siblings)}" if siblings else nearest(name, SWEEPS, "; see `raysim sweeps`")
-    return InputError(f"sweep: unknown sweep '{name}'{hint}")
+    otherwise = f"; there are {', '.join(siblings)}" if siblings else "; see `raysim sweeps`"
+    return InputError(f"sweep: unknown sweep '{name}'{nearest(name, SWEEPS, otherwise, similar=0.85)}")
 
 
 # -- inside ------------------------------------------------------------------------------------------------------------
