@@ -71,8 +71,11 @@ def _count(command: str, name: str, text: str) -> int:
 
 
 def run(words: Words, defaults: dict[str, object] | None = None, beside: str | None = None) -> None:
-    """`raysim run [settings]`: one run, and its baseline if a job asks for one."""
-    if (config := _config(words, defaults)) is None:
+    """`raysim run [settings]`: one run, whose results are in its run directory.
+
+    With --method it shows the settings of that method, with --preset or --config those of the method they name.
+    """
+    if (config := _config("run", words, defaults)) is None:
         return
     out, summary = _run_one(config)
     if beside and beside != config.method:
@@ -103,8 +106,8 @@ def resume(words: Words) -> None:
 
 
 def plan(words: Words) -> None:
-    """`raysim plan [settings]`: print the placement plan and stop."""
-    if (config := _config(words)) is None:
+    """`raysim plan [settings]`: print the placement plan of a run and stop."""
+    if (config := _config("plan", words)) is None:
         return
     from raysim.engine.ray_runner import cluster
     from raysim.single_run import plan_for, prepare
@@ -114,13 +117,14 @@ def plan(words: Words) -> None:
         Reporter().say(plan_for(config, dataset, dealt).describe())
 
 
-def _config(words: Words, defaults: dict[str, object] | None = None) -> RunConfig | None:
+def _config(command: str, words: Words, defaults: dict[str, object] | None = None) -> RunConfig | None:
     """The configuration that the words ask for; None if they ask for help."""
     asked = [word for word in words if word not in HELP]
     layers = load_layers(from_command_line(asked), defaults or {})
     if len(asked) == len(words):
         return resolve(layers)
     methods = [str(values["method"]) for _, values in layers if "method" in values]
+    Reporter().say(f"{about(command)}\n")
     Reporter().say("\n".join(_settings_help(methods[-1] if methods else None)))
     return None
 

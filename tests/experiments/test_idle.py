@@ -45,7 +45,8 @@ def test_it_is_noticed(words, reason):
     "words",
     [
         "--method hfmds --rounds 20", "--method scaffold --rounds 2", "--method moon --rounds 2",
-        "--method fedprox --batch-size 59", "--method feddpms --model feddpms-vae --rounds 5", "--method fedpa --rounds 2",
+        "--method fedprox --batch-size 59", "--method feddpms --model feddpms-vae --rounds 5",
+        "--method fedpa --rounds 2",
         "--method fedensemble", "--method fedprox --local-epochs 2 --batch-size 60", "--method naivemix --rounds 1",
     ],
 )  # fmt: skip
