@@ -7,7 +7,6 @@ import inspect
 import json
 import math
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -154,9 +153,10 @@ def _run_one(config: RunConfig) -> tuple[Path, dict[str, Any]]:
 
     reporter = Reporter()
     out, summary = run(config, reporter)
+    ended = f"; {summary['stopped']}" if summary.get("stopped") else ""
     reporter.say(
         f"done: accuracy {100 * summary['final_accuracy']:.2f} % (best {100 * summary['best_accuracy']:.2f} %) "
-        f"after {summary['rounds']} rounds in {duration(summary['seconds'])}\n"
+        f"after {summary['rounds']} rounds in {duration(summary['seconds'])}{ended}\n"
         f"model sha256 {summary['model_sha256']}\nreport: {out / 'report.html'}"
     )
     return out, summary
@@ -167,19 +167,15 @@ def _run_one(config: RunConfig) -> tuple[Path, dict[str, Any]]:
 
 def compare(words: Words) -> None:
     """`compare --methods A B …`: methods × seeds × partitions, and their table."""
-    from raysim.experiments import grid
-
-    _many("compare", grid.compare, words)
+    _many("compare", words)
 
 
 def sweep(words: Words) -> None:
     """`sweep NAME`, or `sweep --over key=value,value …`: an ablation and its table."""
-    from raysim.experiments import grid
-
-    _many("sweep", grid.sweep, words)
+    _many("sweep", words)
 
 
-def _many(command: str, parse: Callable[[Words], Any], words: Words) -> None:
+def _many(command: str, words: Words) -> None:
     """All runs of a grid, their table and their report."""
     from raysim.experiments import grid
 
@@ -190,7 +186,7 @@ def _many(command: str, parse: Callable[[Words], Any], words: Words) -> None:
         lines += [f"  {'--out':28} folder of the runs and the table; the same command again goes on there", ""]
         reporter.say("\n".join([f"raysim {command}: these, and every setting of `raysim run --help`", "", *lines]))
         return
-    wanted = parse(words)
+    wanted = grid.from_words(command, words)
     from raysim.experiments.scheduler import run_grid
 
     run_grid(wanted, reporter)

@@ -13,10 +13,11 @@ from typing import Any
 from raysim import methods
 from raysim.config import RunConfig, from_command_line, load_layers, resolve, take
 from raysim.data import partitions
+from raysim.engine.stopping import length_settings
 from raysim.errors import InputError
 from raysim.experiments.sweeps import SWEEPS, Axis, Sweep
 from raysim.settings import flag, nearest
-from raysim.storage.run_directory import results_folder
+from raysim.storage.run_directory import finished_run, results_folder
 
 # Flags of these commands that take several values. All settings of a run are flags too.
 LISTS = {
@@ -27,6 +28,10 @@ LISTS = {
 }
 
 
+Lists = dict[str, list[str]]  # a flag of LISTS -> its values
+Flags = dict[str, object]
+
+
 @dataclass(frozen=True)
 class PlannedRun:
     """One run of a grid; those of one row differ in the seed only."""
@@ -34,6 +39,7 @@ class PlannedRun:
     row: str
     config: RunConfig
     paper: float | None = None  # the accuracy a paper reports for just this row, in %
+    best_of: str | None = None  # the row that has the best of this one and others, where a paper tunes a setting
 
     @property
     def title(self) -> str:
@@ -48,8 +54,8 @@ class PlannedRun:
 
     @property
     def finished(self) -> bool:
-        """Whether the run directory is that of a whole run."""
-        return (self.folder / "summary.json").exists()
+        """Whether the run directory is that of a whole run, as long as it is to be."""
+        return bool(finished_run(self.config, self.folder))
 
 
 @dataclass(frozen=True)
@@ -61,9 +67,17 @@ class Grid:
     at_once: int | None  # runs at work together; None: as many as fit
 
 
-def compare(words: list[str]) -> Grid:
+def from_words(command: str, words: list[str]) -> Grid:
+    """The grid that `compare` or `sweep` followed by these words asks for."""
+    if command == "compare":
+        return compare(*_read(words))
+    name = words[0] if words and not words[0].startswith("--") else None
+    return sweep(*_read(words[1:] if name else words), name)
+
+
+def compare(lists: Lists, flags: Flags) -> Grid:
     """The grid of `--methods A B --seeds 0 1 --partitions classes:2 …`; other flags are settings of every run."""
-    lists, flags = _read(words)
+    lists = dict(lists)
     if not (names := lists.pop("methods", [])):
         raise InputError("compare: say which with --methods, e.g. --methods fedavg fedprox hfmds")
     if "method" in flags or "over" in lists:
@@ -73,10 +87,8 @@ def compare(words: list[str]) -> Grid:
     return _grid("compare", Sweep("", {}, axes), flags, lists.get("seeds"))
 
 
-def sweep(words: list[str]) -> Grid:
+def sweep(lists: Lists, flags: Flags, name: str | None = None) -> Grid:
     """The grid of `NAME …` or `--over key=a,b …`; other flags are settings of every run."""
-    name = words[0] if words and not words[0].startswith("--") else None
-    lists, flags = _read(words[1:] if name else words)
     if "methods" in lists or "partitions" in lists:
         raise InputError("sweep takes --over method=fedavg,hfmds partition=iid,classes; `raysim compare` takes lists")
     if name and "over" in lists:
@@ -102,7 +114,7 @@ def unknown_sweep(name: str) -> InputError:
 # -- inside ------------------------------------------------------------------------------------------------------------
 
 
-def _read(words: list[str]) -> tuple[dict[str, list[str]], dict[str, object]]:
+def _read(words: list[str]) -> tuple[Lists, Flags]:
     """The flags that take several values, separated by blanks or commas, and the other flags."""
     lists: dict[str, list[str]] = {}
     rest: list[str] = []
@@ -156,11 +168,13 @@ def _grid(name: str, sweep: Sweep, flags: dict[str, object], seeds: list[str] | 
     runs = []
     for points in itertools.product(*(axis.items() for axis in axes)):
         row = ", ".join(label for label, _ in points)
+        tuned = ", ".join(sweep.best_of.get(label, label) for label, _ in points)
         settings = {key: value for _, point in points for key, value in point.items()}
         for seed in chosen:
             own = settings | ({} if seed is None else {"seed": seed})
             layers = [*base, *load_layers(_fitting(flags, own, axes), {}), ("command line", own)]
-            runs.append(PlannedRun(row, resolve(layers), sweep.paper.get(row)))
+            best_of = tuned if tuned != row else None
+            runs.append(PlannedRun(row, resolve(layers), sweep.paper.get(row), best_of))
     folder = results_folder() / (str(out) if out else Path("runs") / f"{name}-{_digest(runs)}")
     return Grid(folder, tuple(_placed(command, folder, runs)), at_once)
 
@@ -188,7 +202,7 @@ def _count(value: object) -> int | None:
 
 def _digest(runs: list[PlannedRun]) -> str:
     """A name for these runs by which the same command finds their folder again."""
-    content = json.dumps([run.config.identity() for run in runs], sort_keys=True)
+    content = json.dumps([run.config.identity() | length_settings(run.config) for run in runs], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:8]
 
 

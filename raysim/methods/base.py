@@ -83,7 +83,7 @@ class Part:
     @property
     def name(self) -> str:
         """The name of the part, which is that of its file."""
-        return type(self).__module__.rpartition(".")[2]
+        return name_of(type(self))
 
     def overrides(self, hook: str) -> bool:
         """Whether the part overrides this hook; for a hook that no part overrides, no message is sent."""
@@ -116,8 +116,27 @@ class Part:
     def route(self, server: Server, t: int, clients: list[int]) -> dict[int, int] | None:
         """Client -> index of the server's model that it trains in round t; clients left out train the first."""
 
+    def aggregate(self, server: Server, before: np.ndarray, mean: np.ndarray) -> np.ndarray:
+        """The global parameters after a round, from those before it and the mean of the clients'; one part may do this.
+
+        All are flat float32 arrays of the model's parameters, in the order of `server.model.parameter_names`; the hook
+        owns `before` and `mean`. Buffers are not among them: batch-norm's statistics are always averaged. What parts
+        keep at the clients (`personal`) is equal in both, and stays whatever the hook returns. It is called before
+        `update`, once for every model that was trained: `server.averaged_model` is its index, and
+        `server.averaged_clients` is how many clients trained it. It may write `server.state[self.name]` and
+        `server.metrics`, but not `server.weights`, which takes the result.
+        """
+        return mean
+
     def update(self, server: Server, uploads: Uploads) -> None:
-        """Update the server's state, and possibly its models, after the clients' models have been averaged."""
+        """Update the server's state, and possibly its models, after the clients' models have been averaged.
+
+        `server.weights` has the new global models: flat float32 arrays of all parameters, followed by the
+        floating-point buffers; `server.model.trainable` is the number of elements that are parameters, and
+        `server.model.spans` says where each name starts. A part may change them, or replace an array by another of its
+        size. The weights before the round are gone; what needs them keeps a copy in its state, or is an `aggregate`.
+        A part writes only its own `server.state[self.name]`, and may read the others'.
+        """
 
     def sample_features(self, server: Server, count: int) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Features and labels sampled from the part's generator, if it has one, for the drawing by --tsne."""
@@ -173,6 +192,7 @@ class Part:
 
     # -- both --------------------------------------------------------------------------------------------------
 
+    goes_by_rounds = False  # whether what it does in a round depends on --rounds: then a run cannot be extended
     predicts_with_personal = False  # whether only the clients' own models can be evaluated
 
     def personal(self, module: torch.nn.Module, t: int) -> tuple[str, ...]:
@@ -182,6 +202,12 @@ class Part:
     def predict(self, models: list, x: torch.Tensor) -> torch.Tensor:
         """The logits for x at evaluation, from the server's models; by default those of the first model."""
         return models[0](x)
+
+
+def name_of(cls: type[Part]) -> str:
+    """The name of a part: that of its file, or of its class where that is in a notebook or a script."""
+    file = cls.__module__.rpartition(".")[2]
+    return cls.__name__.lower() if file == "__main__" else file
 
 
 def can_fuse(part: Part) -> bool:

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from raysim.methods.base import Part
+from raysim.methods.common.loss_terms import squared_distance, squared_distances
 from raysim.settings import setting
 
 
@@ -20,13 +21,7 @@ class FedProx(Part):
             return "its term is 0 in a client's first local step, and nobody does a second; lower --batch-size"
 
     def loss(self, client, step):
-        if self.mu == 0:
-            return None
-        pairs = zip(client.model.parameters, client.global_parameters, strict=True)
-        return self.mu / 2 * sum((w - start).square().sum() for w, start in pairs)
+        return self.mu / 2 * squared_distance(client) if self.mu else None
 
     def fused_loss(self, clients, step):
-        if self.mu == 0:
-            return None
-        pairs = zip(step.model.parameters, step.model.global_parameters, strict=True)
-        return self.mu / 2 * sum((w - start).square().flatten(1).sum(1) for w, start in pairs)
+        return self.mu / 2 * squared_distances(step) if self.mu else None
