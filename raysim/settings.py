@@ -81,15 +81,24 @@ def flag(key: str) -> str:
     return "--" + key.replace("_", "-")
 
 
-def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """`; did you mean 'x'?`, or `otherwise` if no known name is similar."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean '{close[0]}'?" if close else otherwise
+def nearest(name: str, known: Iterable[str], otherwise: str = "", prefix: str = "", similar: float = 0.6) -> str:
+    """`; did you mean 'x'?`, or `otherwise` if no known name is similar; `prefix` is put before what was meant."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=similar)
+    return f"; did you mean '{prefix}{close[0]}'?" if close else otherwise
 
 
 def is_switch(field: dataclasses.Field[Any]) -> bool:
     """Whether the setting is true or false, so that its flag needs no value."""
     return field.type is bool
+
+
+def choices_of(field: dataclasses.Field[Any]) -> tuple[str, ...]:
+    """The words that the setting accepts; empty if it takes any of its type."""
+    kind, _ = _kind(field)
+    if typing.get_origin(kind) is typing.Literal:
+        return typing.get_args(kind)
+    find = field.metadata["choices"]
+    return tuple(find()) if find else ()
 
 
 def convert(field: dataclasses.Field[Any], value: object, where: str, key: str) -> Any:
@@ -102,7 +111,7 @@ def convert(field: dataclasses.Field[Any], value: object, where: str, key: str) 
     text = _text(value).strip()
     if optional and (value is None or text.lower() == "none"):
         return None
-    choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else _choices(field)
+    choices = choices_of(field)
     expected = ("one of " + ", ".join(choices) if choices else WORDS[kind]) + (" or none" if optional else "")
     bad = InputError(f"{where}: {flag(key)} must be {expected}, not {_shown(text)}")
     if choices and not (field.metadata["own"] and ":" in text):
@@ -158,11 +167,6 @@ def _kind(field: dataclasses.Field[Any]) -> tuple[Any, bool]:
     """The field's type without None, and whether None is allowed."""
     kinds = list(typing.get_args(field.type)) if isinstance(field.type, types.UnionType) else [field.type]
     return next(kind for kind in kinds if kind is not type(None)), type(None) in kinds
-
-
-def _choices(field: dataclasses.Field[Any]) -> tuple[str, ...]:
-    find = field.metadata["choices"]
-    return tuple(find()) if find else ()
 
 
 def _broken_limit(field: dataclasses.Field[Any], number: float) -> str | None:

@@ -24,9 +24,10 @@ from raysim.data.partitions import Partition
 from raysim.data.synthetic_tables import tables_digest
 from raysim.definitions import is_own
 from raysim.engine.callbacks import Callback, Callbacks
+from raysim.engine.ending import ending as end_of_process
 from raysim.engine.ray_runner import cluster
 from raysim.engine.ray_runner.plan import Plan, make_plan
-from raysim.engine.round_metrics import RoundMetrics
+from raysim.engine.round_metrics import RoundMetrics, late_mean
 from raysim.engine.runner import Runner, Started
 from raysim.engine.simulation import Result, Simulation
 from raysim.errors import RaysimError
@@ -62,6 +63,7 @@ class Prepared:
     counts: np.ndarray  # samples per client and class
     client_bytes: int  # that an actor needs for the largest client's data
     notes: tuple[str, ...]  # what the user should know of the data
+    warnings: tuple[str, ...]  # what will probably not be what was meant
     sources: dict[str, str]  # digests of what is the user's own, by setting: they decide the result like settings
 
 
@@ -71,6 +73,7 @@ def run(config: RunConfig, reporter: Reporter | None = None) -> tuple[Path, dict
     out = run_directory(config)
     if finished := finished_before(config, out, reporter):
         return out, finished
+    end_of_process.run_directory = str(out)
     reporter.say_settings(config.settings())
     started = time.perf_counter()
     trackers = load_trackers(config.callback)
@@ -78,6 +81,8 @@ def run(config: RunConfig, reporter: Reporter | None = None) -> tuple[Path, dict
     prepared = described(config, *inputs[0])
     for note in prepared.notes:
         reporter.say(f"note: {note}")
+    for text in prepared.warnings:
+        reporter.say(f"warning: {text}")
     with ExitStack() as ending:
         lease = ending.enter_context(held(out))
         check_directory(config, out)  # again: until now another driver may have been at work there
@@ -95,6 +100,8 @@ def run(config: RunConfig, reporter: Reporter | None = None) -> tuple[Path, dict
             runner.on_event = lambda kind, /, **details: callbacks.on_event(kind, details)
             for note in prepared.notes:
                 runner.on_event("note", text=note)
+            for text in prepared.warnings:
+                runner.on_event("warning", text=text)
             try:
                 actors = runner.start(without_driver_objects(config), data)
                 warn_of_mixed_hardware(actors, callbacks, reporter)
@@ -172,8 +179,15 @@ def described(config: RunConfig, dataset: Dataset, dealt: Partition) -> Prepared
         counts=dealt.counts(dataset.train.y, dataset.classes),
         client_bytes=largest_client(config, dataset, dealt),
         notes=(*dataset.notes, *dealt.notes),
+        warnings=tuple(idle_parts(config, dealt)),
         sources=sources(config, dataset),
     )
+
+
+def idle_parts(config: RunConfig, dealt: Partition) -> list[str]:
+    """What to say of parts that never act in this run: without them the result would be the same, or nearly."""
+    reasons = ((part.name, part.idle(config, dealt.sizes)) for part in config.parts)
+    return [f"{name} never acts: {reason}" for name, reason in reasons if reason]
 
 
 def largest_client(config: RunConfig, dataset: Dataset, dealt: Partition) -> int:
@@ -316,7 +330,7 @@ def summarise(config: RunConfig, result: Result) -> dict[str, Any]:
         "final_accuracy": accuracies[-1],
         "best_accuracy": max(accuracies),
         "best_five_accuracy": statistics.fmean(sorted(accuracies)[-5:]),
-        "late_accuracy": statistics.fmean(accuracies[-max(1, len(accuracies) // 4) :]),  # since single rounds wander
+        "late_accuracy": late_mean(accuracies),
         "rounds": len(history),
         "model_sha256": result.model_sha256,
         "server_state_sha256": result.server_state_sha256,

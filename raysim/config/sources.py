@@ -101,6 +101,21 @@ def from_toml(path: str) -> dict[str, object]:
     return values
 
 
+def _check_tables(where: str, values: dict[str, object]) -> None:
+    """Raise an InputError if a table is wrong, also that of a method which is not the run's: it may be one day."""
+    for key, value in values.items():
+        name, _, own = key.rpartition(".")
+        if name in methods.ALIASES:
+            raise InputError(
+                f"{where}: [{name}] has no settings of its own; write them into [{methods.ALIASES[name][0]}]"
+            )
+        if name in methods.names():
+            fields = {} if name == "fedavg" else setting_fields(methods.part_class(name))
+            if own not in fields:
+                raise _unknown(where, key, {f"{name}.{each}": field for each, field in fields.items()})
+            convert(fields[own], value, where, key)
+
+
 def _read_text(path: str) -> str:
     with Path(path).open("rb") as file:
         content = file.read(LARGEST_TOML + 1)  # and no more: it may be any file, or a device that never ends
@@ -130,6 +145,7 @@ def load_layers(given: dict[str, object], defaults: dict[str, object], where: st
     layers: list[Layer] = [*_preset(first), ("job", first), *_preset(flags)]
     if (path := take(flags, "config")) is not None:
         layers.append((path, from_toml(path)))
+        _check_tables(*layers[-1])
     return [*layers, (where, flags)]
 
 
@@ -205,5 +221,6 @@ def _without_value(key: str, value: Switch, fields: Fields) -> InputError:
 
 
 def _unknown(where: str, key: str, fields: Fields) -> InputError:
-    hint = nearest(flag(key), map(flag, [*fields, "preset", "config"]), "; see `raysim run --help`")
+    known = (flag(name).removeprefix("--") for name in [*fields, "preset", "config"])
+    hint = nearest(flag(key).removeprefix("--"), known, "; see `raysim run --help`", prefix="--")
     return InputError(f"{where}: unknown setting {flag(key)}{hint}")

@@ -96,12 +96,19 @@ def sweep(lists: Lists, flags: Flags, name: str | None = None) -> Grid:
     if not name and not lists.get("over"):
         raise InputError("sweep: give a name (`raysim sweeps` lists them), or --over key=value,value …")
     if name and name not in SWEEPS:
-        raise InputError(f"sweep: unknown sweep '{name}'{nearest(name, SWEEPS, '; see `raysim sweeps`')}")
+        raise unknown_sweep(name)
     if name and "preset" in flags:
         raise InputError(f"sweep {name} has a preset of its own; change single settings, e.g. --rounds 20")
     if name:
         return _grid(f"sweep-{name}", SWEEPS[name], flags, lists.get("seeds"))
     return _grid("sweep", Sweep("", {}, tuple(map(_over, lists["over"]))), flags, lists.get("seeds"))
+
+
+def unknown_sweep(name: str) -> InputError:
+    """An error with the sweep that was meant, if it is nearly called that, or with those of the same paper."""
+    siblings = [known for known in SWEEPS if known.partition("-")[0] == name.partition("-")[0]]
+    otherwise = f"; there are {', '.join(siblings)}" if siblings else "; see `raysim sweeps`"
+    return InputError(f"sweep: unknown sweep '{name}'{nearest(name, SWEEPS, otherwise, similar=0.85)}")
 
 
 # -- inside ------------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -31,7 +32,7 @@ from raysim.methods.base import Part
 from raysim.observe.progress import Reporter, duration
 from raysim.observe.report import write_comparison
 from raysim.settings import as_dict, flag
-from raysim.single_run import largest_client, prepare
+from raysim.single_run import idle_parts, largest_client, prepare
 from raysim.storage.formats import read_summary
 from raysim.storage.run_directory import rounds_done, run_directory
 
@@ -152,8 +153,17 @@ class RunScheduler:
 
     def _check_data(self) -> int:
         """Load and deal each kind of data once, so that errors in it show now; returns the largest client's bytes."""
-        kinds = {tuple(getattr(run.config, key) for key in DATA_SETTINGS): run.config for run in self.waiting}
-        return max(largest_client(config, *prepare(config)) for config in kinds.values())
+        kinds: dict[tuple[Any, ...], list[PlannedRun]] = {}
+        for run in self.waiting:
+            kinds.setdefault(tuple(getattr(run.config, key) for key in DATA_SETTINGS), []).append(run)
+        largest, warnings = 0, dict[str, None]()
+        for runs in kinds.values():
+            dataset, dealt = prepare(runs[0].config)
+            largest = max(largest, *(largest_client(run.config, dataset, dealt) for run in runs))
+            warnings |= dict.fromkeys(f"{run.row}: {text}" for run in runs for text in idle_parts(run.config, dealt))
+        for text in warnings:
+            self.reporter.say(f"warning: {text}")
+        return largest
 
     def _find_units(self) -> list[Node]:
         threads = max(run.config.threads for run in self.waiting)
