@@ -19,6 +19,7 @@ from raysim import methods as all_methods
 from raysim import single_run
 from raysim.config import CALL, RunConfig, from_record, load_layers, resolve
 from raysim.data.own import name_of_data
+from raysim.definitions import given as given_object
 from raysim.definitions import name_of
 from raysim.engine.ray_runner import cluster
 from raysim.engine.ray_runner.plan import Plan
@@ -133,8 +134,9 @@ def _named(key: str, value: Any) -> Given:
     if key == "callback":
         value = list(value) if isinstance(value, list | tuple) else [value]
         return Given(",".join(map(name_of, value)), value)
-    is_data = key == "dataset" and not callable(value)
-    return Given(name_of_data(value) if is_data else name_of(value), value)
+    if key == "dataset" and not callable(value):
+        return Given(name_of_data(value), value)
+    return given_object(value)
 
 
 def _existing(path: str | PathLike[str]) -> Path:

@@ -20,6 +20,7 @@ from raysim.config import (
     take,
 )
 from raysim.errors import InputError
+from raysim.experiments.objects import taken_over
 from raysim.observe.progress import Reporter, duration
 from raysim.settings import flag
 
@@ -77,7 +78,7 @@ def _config(words: Words, defaults: dict[str, object] | None = None) -> RunConfi
     if HELP & set(words):
         Reporter().say("\n".join(_settings_help()))
         return None
-    return resolve(load_layers(from_command_line(words), defaults or {}))
+    return resolve(load_layers(taken_over(from_command_line(words)), defaults or {}))
 
 
 def _settings_help() -> list[str]:
