@@ -43,9 +43,15 @@ from raysim.observe.trackers import Guarded, load_trackers
 from raysim.settings import Given
 from raysim.storage.checkpoint_writer import CheckpointWriter
 from raysim.storage.checkpoints import Checkpoints
-from raysim.storage.formats import read_summary
 from raysim.storage.lease import held
-from raysim.storage.run_directory import Recorder, RunDirectory, check_directory, check_sources, run_directory
+from raysim.storage.run_directory import (
+    Recorder,
+    RunDirectory,
+    check_directory,
+    check_sources,
+    finished_run,
+    run_directory,
+)
 
 
 @dataclass
@@ -80,6 +86,7 @@ def run(config: RunConfig, reporter: Reporter | None = None) -> tuple[Path, dict
             return out, finished
         with connected_runner(config, prepared, out, reporter) as (runner, plan):
             directory = RunDirectory(out, config.resume, lease)
+            directory.extend(config)
             reporter.say(f"run directory: {out}")
             data = store(config, *inputs.pop(), runner.put)
             release_memory()
@@ -116,9 +123,9 @@ def without_driver_objects(config: RunConfig) -> RunConfig:
 
 def finished_before(config: RunConfig, out: Path, reporter: Reporter) -> dict[str, Any]:
     """The summary of a run that is resumed although it is finished; empty if there is something to do."""
-    summary = read_summary(out) if config.resume else {}
-    if summary:
-        reporter.say(f"{out} is finished: nothing to go on with")
+    if summary := finished_run(config, out):
+        why = f" ({summary['stopped']})" if summary.get("stopped") else ""
+        reporter.say(f"{out} is finished{why}: nothing to go on with")
     return summary
 
 
@@ -128,10 +135,12 @@ def finished_before(config: RunConfig, out: Path, reporter: Reporter) -> dict[st
 def prepare(config: RunConfig) -> tuple[Dataset, Partition]:
     """Load and deal the data, checking on the way everything that can be wrong with it."""
     partitioner = config.partitioner()
+    all_of_it = config.train_size is None and config.fraction is None
     dataset = load(
         config.dataset, data=config.data, download=config.download, image_size=config.image_size,
         train_size=config.train_size, fraction=config.fraction, test_size=config.test_size, seed=config.seed,
         columns=Columns(config.image_column, config.label_column, partitioner.needs_column),
+        training_counts=partitioner.training_counts() if all_of_it else None,
     )  # fmt: skip
     check_model(config, dataset)
     dealt = partitioner.deal(dataset.train.y, dataset.classes, config.clients, config.seed, dataset.clients)
@@ -278,7 +287,7 @@ def simulate(
         return Simulation(config, data, runner, actors.model_bytes).run(callbacks.on_round, history)
     identity = {"settings": config.identity(), "data": data.digest(), "device": actors.fingerprints[0]}
     identity |= {"sources": sources} if sources else {}
-    checkpoints = Checkpoints(directory.path / "checkpoints", identity)
+    checkpoints = Checkpoints(directory.path / "checkpoints", identity | {"run": directory.token})
     writer = CheckpointWriter(checkpoints, runner, runner.on_event, directory.synced_metrics)
     checkpoint = writer.load() if config.resume else None
     history = directory.keep(checkpoint.round, checkpoint.metrics) if checkpoint else directory.keep(0)
@@ -306,6 +315,7 @@ def summarise(config: RunConfig, result: Result) -> dict[str, Any]:
         "method": config.method,
         "final_accuracy": accuracies[-1],
         "best_accuracy": max(accuracies),
+        "best_five_accuracy": statistics.fmean(sorted(accuracies)[-5:]),
         "late_accuracy": statistics.fmean(accuracies[-max(1, len(accuracies) // 4) :]),  # since single rounds wander
         "rounds": len(history),
         "model_sha256": result.model_sha256,
@@ -316,6 +326,7 @@ def summarise(config: RunConfig, result: Result) -> dict[str, Any]:
         "bytes_up": sum(metrics.bytes_up for metrics in history),
         "bytes_down": sum(metrics.bytes_down for metrics in history),
         "failures": sum(metrics.failures for metrics in history),
+        "stopped": result.stopped or None,
     }
 
 
@@ -328,6 +339,6 @@ def gflops_per_round(history: list[RoundMetrics]) -> dict[str, float]:
     """GFLOPs of one client: a round's training as counted in the last, each part's exchanges spread over the rounds."""
     totals: dict[str, float] = {}
     for metrics in history:
-        for name, gflops in metrics.gflops.items():
-            totals[name] = totals.get(name, 0.0) + (gflops if name == "training" else gflops / len(history))
+        for name, gflops in metrics.gflops.items():  # training is counted again where a run was extended
+            totals[name] = gflops if name == "training" else totals.get(name, 0.0) + gflops / len(history)
     return {name: round(gflops, 4) for name, gflops in totals.items()}

@@ -95,9 +95,10 @@ def _run_one(config: RunConfig) -> tuple[Path, dict[str, Any]]:
 
     reporter = Reporter()
     out, summary = run(config, reporter)
+    ended = f"; {summary['stopped']}" if summary.get("stopped") else ""
     reporter.say(
         f"done: accuracy {100 * summary['final_accuracy']:.2f} % (best {100 * summary['best_accuracy']:.2f} %) "
-        f"after {summary['rounds']} rounds in {duration(summary['seconds'])}\n"
+        f"after {summary['rounds']} rounds in {duration(summary['seconds'])}{ended}\n"
         f"model sha256 {summary['model_sha256']}\nreport: {out / 'report.html'}"
     )
     return out, summary

@@ -2,13 +2,13 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from raysim.data import partitions
 from raysim.data.partitions import Partitioner
 from raysim.errors import InputError
 from raysim.methods.base import Part, can_fuse
-from raysim.settings import as_dict, setting, setting_fields
+from raysim.settings import as_dict, flag, setting, setting_fields
 
 # Upper limits, far above what anyone has used: a value beyond them is a slip, and would end in a lack of memory.
 MOST_IMAGES = 10**15  # whether they fit is decided by the memory there is
@@ -90,6 +90,12 @@ class RunConfig(_PartitionSettings):
     )
 
     rounds: int = setting(50, "number of communication rounds", minimum=1)
+    stop_accuracy: float | None = setting(
+        None, "end the run after the first round with at least this accuracy, from 0 to 1", above=0, maximum=1
+    )
+    patience: int | None = setting(
+        None, "end the run when its best accuracy is this many rounds old; only evaluated rounds count", minimum=1
+    )
     seed: int = setting(0, "seed of all random draws", minimum=0, maximum=2**63 - 1)
     weighting: Literal["samples", "uniform"] = setting(
         "samples", "weight of a client's model in the average: its number of samples, or the same for all (uniform)"
@@ -180,6 +186,8 @@ class RunConfig(_PartitionSettings):
     out: str | None = setting(None, "run directory; by default runs/<method>-<dataset>-<time>", decides_result=False)
     overwrite: bool = setting(False, "replace the run directory if it exists", decides_result=False)
 
+    LENGTH: ClassVar = ("rounds", "stop_accuracy", "patience")  # they decide after which round a run ends, no more
+
     def learning_rate(self, t: int) -> float:
         """The local learning rate in round t = 1, 2, …"""
         return self.lr * self.lr_decay ** ((t - 1) // self.lr_decay_every)
@@ -196,8 +204,13 @@ class RunConfig(_PartitionSettings):
         return values
 
     def identity(self) -> dict[str, object]:
-        """The settings that decide the result: a checkpoint can be resumed only by a run that agrees in them."""
-        ignored = {*self.operational()}
+        """The settings that decide a round's result: a checkpoint can be resumed only by a run that agrees in them.
+
+        The number of rounds is one of them only where a part goes by it.
+        """
+        ignored = {*self.operational(), *self.LENGTH}
+        if any(part.goes_by_rounds for part in self.parts):
+            ignored.remove("rounds")
         for part in self.parts:
             ignored |= {f"{part.name}.{key}" for key in _operational(type(part))}
         return {key: value for key, value in self.settings().items() if key not in ignored}
@@ -231,6 +244,9 @@ def check(config: RunConfig) -> RunConfig:
         raise InputError(f"--fuse: the loss of {alone[0]} is written for one client at a time; use --fuse 1")
     if config.fuse > 1 and config.compile != "no":
         raise InputError("--fuse has a step of its own that --compile does not know; leave one out")
+    for key in ("stop_accuracy", "patience"):
+        if getattr(config, key) is not None and not config.eval_every:
+            raise InputError(f"{flag(key)} needs the accuracy of rounds before the last; give --eval-every 1")
     if config.local_epochs is None and config.local_steps is None:
         config = dataclasses.replace(config, local_epochs=1)
     if config.active is None:

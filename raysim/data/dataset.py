@@ -115,11 +115,19 @@ def keep_stratified(y: np.ndarray, count: int, rng: np.random.Generator) -> np.n
     return np.sort(np.concatenate(kept))
 
 
-def hold_out(y: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Rows for training and for testing: a sixth of each class is for testing, at least one if it has two images."""
+def hold_out(
+    y: np.ndarray, rng: np.random.Generator, counts: tuple[int, ...] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows for training and for testing: a sixth of each class is for testing, at least one if it has two images.
+
+    With `counts`, so many of each class are for training, and the rest is for testing.
+    """
     held = []
     for c in np.unique(y):
         rows = rng.permutation(np.flatnonzero(y == c))
-        held.append(rows[: max(len(rows) // HELD_OUT, min(len(rows) - 1, 1))])
+        if counts is None:
+            held.append(rows[: max(len(rows) // HELD_OUT, min(len(rows) - 1, 1))])
+        else:
+            held.append(rows[counts[c] if c < len(counts) else 0 :])
     test = np.sort(np.concatenate(held))
     return np.setdiff1d(np.arange(len(y)), test), test

@@ -31,7 +31,8 @@ def load(name: str, **options: Any) -> Dataset:
 
     Options are those of a `Request`. `data` is the folder to look for named ones in (default: RAYSIM_DATA, or the
     folder data). `train_size` or `fraction`, and `test_size`, keep a seeded part with the same share of every class, in
-    its order; of `shapes`, so many are generated.
+    its order; of `shapes`, so many are generated. Without a test split, a sixth of each class is held out for it; or,
+    with `training_counts`, all images of a class beyond so many.
 
     >>> dataset = load("shapes", train_size=50, test_size=10)
     >>> dataset.train.x.shape, dataset.classes
@@ -98,11 +99,15 @@ def _read(found: Found, request: Request) -> Dataset:
     notes, test_source = found.notes, found.test
     train_rows = np.arange(len(found.train.y))
     if test_source is None:
-        train_rows, test_rows = hold_out(found.train.y, stream(request.seed, "data/held-out"))
+        train_rows, test_rows = hold_out(found.train.y, stream(request.seed, "data/held-out"), request.training_counts)
         test_source = found.train
         if not len(test_rows):
-            raise wrong(f"{name}: one image per class leaves none to test on; add images or a test split")
-        notes += (f"{name}: no test split; a seeded 1/{HELD_OUT} of each class ({len(test_rows)} images) is held out",)
+            taken = "the partition's table" if request.training_counts else "one image per class"
+            raise wrong(f"{name}: {taken} leaves none to test on; add images or a test split")
+        held = (
+            "what the partition's table leaves" if request.training_counts else f"a seeded 1/{HELD_OUT} of each class"
+        )
+        notes += (f"{name}: no test split; {held} ({len(test_rows)} images) is held out",)
     else:
         test_rows = np.arange(len(test_source.y))
     if not found.sized:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,6 +20,7 @@ from raysim.engine.messages import Broadcast, ClientReport, States
 from raysim.engine.round_metrics import RoundMetrics
 from raysim.engine.runner import LabelledFeatures, Runner, WorkerCalls
 from raysim.engine.server import Server
+from raysim.engine.stopping import length_settings, reason_to_stop
 from raysim.engine.work_queue import Answers, Call, Pass, in_groups, spans
 from raysim.methods.base import Part
 from raysim.privacy.figures import Figure
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from raysim.config import RunConfig
 
 T = TypeVar("T")
-OnRound = Callable[[RoundMetrics], bool | None]  # True ends the run
+OnRound = Callable[[RoundMetrics], str | bool | None]  # a reason, or True, ends the run
 
 
 @dataclass
@@ -45,6 +47,7 @@ class Result:
     features: LabelledFeatures = field(default_factory=dict)  # if --tsne asks
     privacy: list[Figure] = field(default_factory=list)  # if --privacy asks
     profiles: dict[str, tuple[str, str]] = field(default_factory=dict)  # what was profiled -> table, Chrome trace
+    stopped: str = ""  # why the run was ended before its last round
 
 
 @dataclass
@@ -72,7 +75,7 @@ class Simulation:
         self.config, self.data, self.runner, self.checkpoints = config, data, runner, checkpoints
         self.model_bytes = model_bytes
         self.policy = FailurePolicy.of(config)
-        self.last_round = config.rounds  # earlier where a callback ends the run
+        self.stopped = ""  # why the run ends before its last round
         self.version = 0  # of the last broadcast
         self.counted_faults = replace(runner.faults)  # that the metrics of a round include
         self.calls: dict[str, list[Call]] = {}  # of this round, by phase
@@ -113,17 +116,22 @@ class Simulation:
 
     def rounds(self, history: list[RoundMetrics], on_round: OnRound) -> None:
         """Do one round after another; each is added to the history, reported, and kept in a checkpoint."""
-        while len(history) < self.last_round:
+        self.stopped = self.stopped or reason_to_stop(self.config, history)
+        while len(history) < self.config.rounds and not self.stopped:
             metrics = self.round(len(history) + 1)
             metrics.count_faults(self.counted_faults, self.runner.faults)
             self.counted_faults = replace(self.runner.faults)
             history.append(metrics)
-            if on_round(metrics):
-                self.last_round = metrics.round
+            asked = on_round(metrics)
+            if metrics.round < self.config.rounds:
+                asked = "a callback ended the run" if asked is True else asked
+                self.stopped = asked or reason_to_stop(self.config, history)
+            if self.stopped:
                 if metrics.accuracy is None:  # reported again, with the evaluation that every last round has
                     metrics.count_evaluation(*self.evaluate(metrics.round))
                     on_round(metrics)
-            self.save(metrics.round, last=metrics.round == self.last_round)
+                self.runner.on_event("ended_early", round=metrics.round, text=self.stopped)
+            self.save(metrics.round, last=bool(self.stopped) or metrics.round == self.config.rounds)
         if self.checkpoints:
             self.checkpoints.wait()
 
@@ -143,12 +151,15 @@ class Simulation:
             features=features,
             privacy=privacy,
             profiles=self.profiles,
+            stopped=self.stopped,
         )
 
     def restore(self, checkpoint: Checkpoint | None) -> None:
         """Go to where the checkpoint was made, or to before the first round."""
         self.states, self.changed, self.shared = {}, set(), {}
         self.begun = BegunRound.from_dict(checkpoint.begun) if checkpoint and checkpoint.begun else None
+        ended = (checkpoint and checkpoint.stopped) or {}
+        self.stopped = ended["reason"] if ended.get("length") == length_settings(self.config) else ""
         if checkpoint is None:
             self.weights = self.runner.call_server(Server.begin)
             return
@@ -164,7 +175,8 @@ class Simulation:
             snapshot = self.runner.call_server(Server.snapshot, returns=2)
             states = {client: self.states[client] for client in sorted(self.changed)}
             self.changed = set()
-            self.checkpoints.save(t, snapshot, states, dict(self.shared), begun.to_dict() if begun else None)
+            stopped = {"reason": self.stopped, "length": length_settings(self.config)} if self.stopped else None
+            self.checkpoints.save(t, snapshot, states, dict(self.shared), begun.to_dict() if begun else None, stopped)
 
     # -- one round ---------------------------------------------------------------------------------------------------
 
@@ -231,11 +243,12 @@ class Simulation:
         work = self.pass_over(WorkerCalls.train, broadcast, in_groups(cohort, self.config.fuse))
         answers = self.carry_out(work, metrics)
         self.calls["training"] = answers.calls
-        self.weights = self.send(Server.aggregate, answers, t)
+        trained = Counter(broadcast.route.get(r.client, 0) for r in all_reports(answers) if not r.skipped)
+        self.weights = self.send(Server.aggregate, answers, t, trained)
         self.note_profile("training", answers)
         samples = float(self.data.sizes[cohort].mean()) if self.config.local_epochs else None
         metrics.count_training(all_reports(answers), samples, counted=broadcast.counted is not None)
-        if any(part.overrides("update") for part in self.config.parts):
+        if any(part.overrides("update") or part.overrides("aggregate") for part in self.config.parts):
             self.hear_news(metrics)
 
     def evaluate(self, t: int) -> tuple[list[tuple[int, int | None]], int]:

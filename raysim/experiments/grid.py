@@ -13,10 +13,11 @@ from typing import Any, cast
 from raysim import methods
 from raysim.config import RunConfig, from_command_line, load_layers, resolve, take
 from raysim.data import partitions
+from raysim.engine.stopping import length_settings
 from raysim.errors import InputError
 from raysim.experiments.sweeps import SWEEPS, Axis, Sweep
 from raysim.settings import flag, nearest
-from raysim.storage.run_directory import results_folder
+from raysim.storage.run_directory import finished_run, results_folder
 
 # Flags of these commands that take several values. All settings of a run are flags too.
 LISTS = {
@@ -38,6 +39,7 @@ class PlannedRun:
     row: str
     config: RunConfig
     paper: float | None = None  # the accuracy a paper reports for just this row, in %
+    best_of: str | None = None  # the row that has the best of this one and others, where a paper tunes a setting
 
     @property
     def title(self) -> str:
@@ -52,8 +54,8 @@ class PlannedRun:
 
     @property
     def finished(self) -> bool:
-        """Whether the run directory is that of a whole run."""
-        return (self.folder / "summary.json").exists()
+        """Whether the run directory is that of a whole run, as long as it is to be."""
+        return bool(finished_run(self.config, self.folder))
 
 
 @dataclass(frozen=True)
@@ -167,11 +169,13 @@ def _grid(name: str, sweep: Sweep, flags: dict[str, object], seeds: list[str] | 
     runs = []
     for points in itertools.product(*(axis.items() for axis in axes)):
         row = ", ".join(label for label, _ in points)
+        tuned = ", ".join(sweep.best_of.get(label, label) for label, _ in points)
         settings = {key: value for _, point in points for key, value in point.items()}
         for seed in chosen:
             own = settings | ({} if seed is None else {"seed": seed})
             layers = [*base, *load_layers(_fitting(flags, own, axes), {}), ("command line", own)]
-            runs.append(PlannedRun(row, resolve(layers), sweep.paper.get(row)))
+            best_of = tuned if tuned != row else None
+            runs.append(PlannedRun(row, resolve(layers), sweep.paper.get(row), best_of))
     folder = results_folder() / (str(out) if out else Path("runs") / f"{name}-{_digest(runs)}")
     return Grid(folder, tuple(_placed(command, folder, runs)), at_once)
 
@@ -199,7 +203,7 @@ def _count(value: object) -> int | None:
 
 def _digest(runs: list[PlannedRun]) -> str:
     """A name for these runs by which the same command finds their folder again."""
-    content = json.dumps([run.config.identity() for run in runs], sort_keys=True)
+    content = json.dumps([run.config.identity() | length_settings(run.config) for run in runs], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:8]
 
 

@@ -34,7 +34,7 @@ from raysim.observe.report import write_comparison
 from raysim.settings import as_dict, flag
 from raysim.single_run import largest_client, prepare
 from raysim.storage.formats import read_summary
-from raysim.storage.run_directory import run_directory
+from raysim.storage.run_directory import rounds_done, run_directory
 
 REPORT_SECONDS = 60.0  # between lines of progress, where there is no bar
 END_SECONDS = 12.0  # that runs have to end after SIGTERM; less than we have ourselves (engine/signals.py)
@@ -245,13 +245,13 @@ class RunScheduler:
 
     def _rounds(self) -> int:
         """The rounds that all runs together have done."""
-        return sum(run.config.rounds if run.finished else rounds_done(run) for run in self.grid.runs)
+        return sum(run.config.rounds if run.finished else rounds_done(run.folder) for run in self.grid.runs)
 
     def _left(self) -> str:
         """How many runs are left, and about how long they take."""
         if not (self.waiting or self.running):
             return "none left"
-        left = sum(run.config.rounds - rounds_done(run) for run in [*self.waiting, *self.running])
+        left = sum(run.config.rounds - rounds_done(run.folder) for run in [*self.waiting, *self.running])
         done = self._rounds() - self.rounds_before
         about = f", about {duration((time.monotonic() - self.began) / done * left)}" if done > 0 else ""
         return f"{len(self.waiting) + len(self.running)} left{about}"
@@ -272,12 +272,6 @@ class RunScheduler:
         except (subprocess.TimeoutExpired, KeyboardInterrupt):
             for process in processes:
                 process.kill()
-
-
-def rounds_done(run: PlannedRun) -> int:
-    """The rounds of a run that are in its metrics.jsonl."""
-    path = run.folder / "metrics.jsonl"
-    return path.read_bytes().count(b"\n") if path.is_file() else 0
 
 
 def reason(run: PlannedRun, code: int) -> str:

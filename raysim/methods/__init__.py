@@ -12,7 +12,22 @@ from raysim.errors import InputError
 from raysim.methods.base import Part, name_of
 from raysim.settings import Given, as_dict, nearest
 
-ALIASES = {"fmds": ("hfmds", {"hfmds.mu": 0.0})}  # alias -> the method, and the settings that the alias implies
+# Alias -> the method, and the settings that the alias implies.
+ALIASES: dict[str, tuple[str, dict[str, object]]] = {
+    "fmds": ("hfmds", {"hfmds.mu": 0.0}),
+    # FedGen as in the code of FedPA's authors, which compare with it: their generator without prototypes.
+    "fedgen_reference": (
+        "fedpa_reference",
+        {
+            "fedpa_reference.lambda_ge": 10.0,
+            "fedpa_reference.lambda_po": 0.0,
+            "fedpa_reference.gamma_fid": 1.0,
+            "fedpa_reference.gamma_fid_floor": 1.0,  # so it does not decay
+            "fedpa_reference.gamma_ad": 0.0,
+            "fedpa_reference.pairs": "all",
+        },
+    ),
+}
 
 
 def of_objects(given: object) -> tuple[Given, dict[str, object]]:
@@ -66,7 +81,7 @@ def describe(name: str) -> str:
         return "Federated averaging (McMahan et al., 2017), to which every other method adds."
     if name in ALIASES:
         target, settings = ALIASES[name]
-        return f"{target} with {', '.join(f'{key} = {value:g}' for key, value in settings.items())}"
+        return f"{target} with {', '.join(f'{key} = {value}' for key, value in settings.items())}"
     return (part_class(name).__doc__ or "").strip().splitlines()[0]
 
 
@@ -113,7 +128,7 @@ def part_classes(method: str) -> dict[str, type[Part]]:
         in_common = {*one.__mro__} & {*other.__mro__} - {*Part.__mro__}
         if any(cls.__module__.rpartition(".")[0] == __name__ for cls in in_common):
             raise InputError(f"--method {method}: {a} and {b} are kinds of one method; use one of them")
-    for hook in ("route", "predict"):
+    for hook in ("route", "predict", "aggregate"):
         deciding = [n for n, cls in classes.items() if getattr(cls, hook) is not getattr(Part, hook)]
         if len(deciding) > 1:
             raise InputError(f"--method {method}: {' and '.join(deciding)} both decide '{hook}'; use one of them")

@@ -110,8 +110,27 @@ class Part:
     def route(self, server: Server, t: int, clients: list[int]) -> dict[int, int] | None:
         """Client -> index of the server's model that it trains in round t; clients left out train the first."""
 
+    def aggregate(self, server: Server, before: np.ndarray, mean: np.ndarray) -> np.ndarray:
+        """The global parameters after a round, from those before it and the mean of the clients'; one part may do this.
+
+        All are flat float32 arrays of the model's parameters, in the order of `server.model.parameter_names`; the hook
+        owns `before` and `mean`. Buffers are not among them: batch-norm's statistics are always averaged. What parts
+        keep at the clients (`personal`) is equal in both, and stays whatever the hook returns. It is called before
+        `update`, once for every model that was trained: `server.averaged_model` is its index, and
+        `server.averaged_clients` is how many clients trained it. It may write `server.state[self.name]` and
+        `server.metrics`, but not `server.weights`, which takes the result.
+        """
+        return mean
+
     def update(self, server: Server, uploads: Uploads) -> None:
-        """Update the server's state, and possibly its models, after the clients' models have been averaged."""
+        """Update the server's state, and possibly its models, after the clients' models have been averaged.
+
+        `server.weights` has the new global models: flat float32 arrays of all parameters, followed by the
+        floating-point buffers; `server.model.trainable` is the number of elements that are parameters, and
+        `server.model.spans` says where each name starts. A part may change them, or replace an array by another of its
+        size. The weights before the round are gone; what needs them keeps a copy in its state, or is an `aggregate`.
+        A part writes only its own `server.state[self.name]`, and may read the others'.
+        """
 
     def sample_features(self, server: Server, count: int) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Features and labels sampled from the part's generator, if it has one, for the drawing by --tsne."""
@@ -167,6 +186,7 @@ class Part:
 
     # -- both --------------------------------------------------------------------------------------------------
 
+    goes_by_rounds = False  # whether what it does in a round depends on --rounds: then a run cannot be extended
     predicts_with_personal = False  # whether only the clients' own models can be evaluated
 
     def personal(self, module: torch.nn.Module, t: int) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from raysim.methods.base import Part
+from raysim.methods.common.loss_terms import squared_distance, squared_distances
 from raysim.settings import setting
 
 
@@ -13,13 +14,7 @@ class FedProx(Part):
     mu: float = setting(0.01, "weight of the proximal term (μ)", minimum=0)
 
     def loss(self, client, step):
-        if self.mu == 0:
-            return None
-        pairs = zip(client.model.parameters, client.global_parameters, strict=True)
-        return self.mu / 2 * sum((w - start).square().sum() for w, start in pairs)
+        return self.mu / 2 * squared_distance(client) if self.mu else None
 
     def fused_loss(self, clients, step):
-        if self.mu == 0:
-            return None
-        pairs = zip(step.model.parameters, step.model.global_parameters, strict=True)
-        return self.mu / 2 * sum((w - start).square().flatten(1).sum(1) for w, start in pairs)
+        return self.mu / 2 * squared_distances(step) if self.mu else None

@@ -7,6 +7,7 @@ import torch
 
 from raysim.errors import InputError
 from raysim.methods.base import Part, Upload
+from raysim.methods.common.loss_terms import product, products
 
 if TYPE_CHECKING:
     from raysim.training.client import Client
@@ -30,18 +31,13 @@ class Scaffold(Part):
 
     def loss(self, client, step):
         """⟨c − c_k, w⟩; None in the first round, whose broadcast is empty."""
-        if not (scratch := client.scratch[self.name]):
-            return None
-        pairs = zip(client.model.parameters, client.model.parameter_names, strict=True)
-        return sum((w * client.model.view(scratch["correction"], name)).sum() for w, name in pairs)
+        scratch = client.scratch[self.name]
+        return product(client, scratch["correction"]) if scratch else None
 
     def fused_loss(self, clients, step):
         if not clients[0].scratch[self.name]:
             return None
-        corrections = torch.stack([client.scratch[self.name]["correction"] for client in clients])
-        layout = step.model.model
-        pairs = zip(step.model.parameters, layout.parameter_names, strict=True)
-        return sum((w * layout.view(corrections, name)).flatten(1).sum(1) for w, name in pairs)
+        return products(step, torch.stack([client.scratch[self.name]["correction"] for client in clients]))
 
     def end(self, client):
         """Set c_k⁺ = c_k − c + (w_t − w_k)/A, for the parameters that are averaged, and upload its change."""

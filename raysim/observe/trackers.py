@@ -68,9 +68,9 @@ class Guarded(Callback):
         except Exception as error:
             raise RaysimError(f"{self._describe('on_start', error)}; put that right or leave it out") from error
 
-    def on_round(self, metrics: RoundMetrics) -> bool:
+    def on_round(self, metrics: RoundMetrics) -> str | None:
         """True ends the run; any other value is no answer, since trackers may return what they please."""
-        return self._call("on_round", metrics) is True
+        return f"{self._name} ended the run" if self._call("on_round", metrics) is True else None
 
     def on_event(self, kind: str, details: dict[str, Any]) -> None:
         self._call("on_event", kind, details)
@@ -111,8 +111,13 @@ class Guarded(Callback):
             self.complain(f"{self._describe(name, error)}; the run goes on without it")
 
     def _describe(self, hook: str, error: Exception) -> str:
-        kind, reason = type(self.callback), " ".join(str(error).split())
-        return f"--callback {kind.__module__}:{kind.__name__}.{hook}: {type(error).__name__}: {reason}"
+        reason = " ".join(str(error).split())
+        return f"{self._name}.{hook}: {type(error).__name__}: {reason}"
+
+    @property
+    def _name(self) -> str:
+        kind = type(self.callback)
+        return f"--callback {kind.__module__}:{kind.__name__}"
 
 
 class TensorBoard(Callback):

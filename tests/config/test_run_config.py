@@ -11,8 +11,13 @@ OPERATIONAL = {
 def test_settings_that_decide_the_result_are_its_identity():
     config = resolve([("test", {"method": "fedprox", "fedprox.mu": 0.5})])
     assert {*RunConfig.operational()} == OPERATIONAL
-    assert config.settings().keys() - config.identity().keys() == OPERATIONAL
+    assert config.settings().keys() - config.identity().keys() == OPERATIONAL | {*RunConfig.LENGTH}
     assert config.identity()["fedprox.mu"] == 0.5
+
+
+def test_the_number_of_rounds_is_part_of_it_where_a_part_goes_by_it():
+    config = resolve([("test", {"method": "feddpms", "model": "feddpms-vae"})])
+    assert config.identity()["rounds"] == 50
 
 
 def test_the_learning_rate_decays():

@@ -25,6 +25,7 @@ class Request:
     test_size: int | None = None
     seed: int = 0
     columns: Columns = USUAL
+    training_counts: tuple[int, ...] | None = None  # per class; without a test split, the rest of the images is it
 
 
 class Loader(ABC):

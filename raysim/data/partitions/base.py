@@ -66,6 +66,10 @@ class Partitioner(ABC):
         nobody owns has owner -1.
         """
 
+    def training_counts(self) -> tuple[int, ...] | None:
+        """How many samples of each class it takes, if it knows: a dataset without test split is tested on the rest."""
+        return None
+
     def check(self, chosen: bool) -> None:  # noqa: B027 - most have nothing to check
         """Raise an InputError if its settings are wrong; `chosen` says whether the run uses this partition.
 

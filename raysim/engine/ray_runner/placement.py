@@ -79,6 +79,10 @@ class Placement:
             scheduling_strategy=self._strategy(self.slot[actor]),
         ).remote(WORKER, config, data, name, self.run if self.metrics else None)
 
+    def node_of(self, actor: int) -> str:
+        """The node on which a client actor is."""
+        return self.slots[self.slot[actor]].node
+
     def changes(self) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
         """Nodes that are gone, with the actors they had, and nodes that have joined, with the actors they get."""
         alive = {node.id: node for node in nodes()}

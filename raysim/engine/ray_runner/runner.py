@@ -11,11 +11,9 @@ from ray.exceptions import GetTimeoutError, ObjectLostError, OwnerDiedError, Ray
 
 from raysim.data.federated import FederatedData
 from raysim.engine.failures import (
-    ClientFailure,
     Decision,
     FailurePolicy,
     FaultCount,
-    OutOfMemory,
     RunFailure,
     ServerLost,
 )
@@ -132,7 +130,7 @@ class RayRunner(Runner):
         except GetTimeoutError:
             raise self.clients.stuck(whom) from None
         except RayTaskError as error:
-            if isinstance(error.cause, ClientFailure | OutOfMemory):
+            if isinstance(error.cause, RunFailure):
                 raise error.cause from None
             if isinstance(error.cause, RayError):  # what the task needed is gone
                 raise _server_lost(error.cause) from None

@@ -30,6 +30,8 @@ def write_report(path: str | Path, out: str | Path | None = None) -> Path:
     page = Page(run.title, f"{run.setting_text}, {s['model']}, {s['rounds']:,} rounds, seed {s['seed']}")
     if not run.summary:
         page.head.append(f'<p class="unfinished">Not finished: {len(run.history)} of {s["rounds"]} rounds.</p>')
+    elif ended := run.summary.get("stopped"):
+        page.head.append(f'<p class="unfinished">Ended after {len(run.history)} rounds: {escape(ended)}.</p>')
     page.head.append(tiles(_key_figures(run)))
     left_out: list[str] = []
     for add in (
