@@ -12,7 +12,6 @@ from raysim.config import (
     PRESETS,
     RunConfig,
     from_command_line,
-    from_record,
     help_lines,
     load_layers,
     markdown_table,
@@ -50,15 +49,11 @@ def run(words: Words, defaults: dict[str, object] | None = None, beside: str | N
 
 def resume(words: Words) -> None:
     """`resume RUN_DIR [settings]`: its own settings, and those that say where and how to run it."""
-    path = Path(words[0]) if words else Path()
-    if not words or not (path / "config.json").exists():
-        raise InputError(f"resume: '{' '.join(words[:1])}' is not a run directory; give the path a run printed")
-    from raysim.storage.formats import read_config
+    from raysim.single_run import to_resume
 
-    source = str(path / "config.json")
-    recorded = from_record(read_config(path)["settings"], source) | {"overwrite": False}
-    here = {"resume": True, "out": str(path.resolve())}
-    _run_one(resolve([(source, recorded), ("command line", from_command_line(words[1:]) | here)]))
+    if not words:
+        raise InputError("resume: say which run; give the path a run printed")
+    _run_one(to_resume(Path(words[0]), from_command_line(words[1:]), "command line"))
 
 
 def plan(words: Words) -> None:
