@@ -26,17 +26,21 @@ LONGEST_NAME = 200  # bytes between slashes or commas: a file's name may have 25
 
 
 class Given(str):
-    """The name of an object that was given in Python in place of a setting's text; the object is its `value`."""
+    """The name of an object that was given in Python in place of a setting's text; the object is its `value`.
+
+    `source` is a digest of the object's source, found where it was given: another process may not have the source.
+    """
 
     value: Any
+    source: str | None
 
-    def __new__(cls, name: str, value: Any) -> "Given":
+    def __new__(cls, name: str, value: Any, source: str | None = None) -> "Given":
         given = super().__new__(cls, name)
-        given.value = value
+        given.value, given.source = value, source
         return given
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Given, (str(self), self.value)
+        return Given, (str(self), self.value, self.source)
 
 
 def setting(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from raysim import models
-from raysim.config import RunConfig
+from raysim.config import RunConfig, from_record, resolve
 from raysim.data import Dataset, load
 from raysim.data.dataset import Columns
 from raysim.data.federated import FederatedData
@@ -30,7 +30,7 @@ from raysim.engine.ray_runner.plan import Plan, make_plan
 from raysim.engine.round_metrics import RoundMetrics, late_mean
 from raysim.engine.runner import Runner, Started
 from raysim.engine.simulation import Result, Simulation
-from raysim.errors import RaysimError
+from raysim.errors import InputError, RaysimError
 from raysim.observe import dashboard
 from raysim.observe.best_effort import BestEffort
 from raysim.observe.features import FeatureMap
@@ -44,6 +44,7 @@ from raysim.observe.trackers import Guarded, load_trackers
 from raysim.settings import Given
 from raysim.storage.checkpoint_writer import CheckpointWriter
 from raysim.storage.checkpoints import Checkpoints
+from raysim.storage.formats import read_config
 from raysim.storage.lease import held
 from raysim.storage.run_directory import (
     Recorder,
@@ -120,6 +121,18 @@ def run(config: RunConfig, reporter: Reporter | None = None) -> tuple[Path, dict
         summary |= times(started, setup)
         callbacks.on_end(summary)
     return out, summary
+
+
+def to_resume(path: Path, given: dict[str, object], where: str) -> RunConfig:
+    """The configuration that goes on with a run: its own settings, and what is given `where` to run it.
+
+    Objects that the run was given in Python have to be given again.
+    """
+    if not (path / "config.json").exists():
+        raise InputError(f"resume: '{path}' is not a run directory; give the path a run printed")
+    source = str(path / "config.json")
+    layer = from_record(read_config(path)["settings"], source, given.get("method")) | {"overwrite": False}
+    return resolve([(source, layer), (where, given | {"resume": True, "out": str(path.resolve())})])
 
 
 def without_driver_objects(config: RunConfig) -> RunConfig:

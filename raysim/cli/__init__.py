@@ -5,6 +5,7 @@ What a command needs is imported when it runs: `raysim --help` loads neither tor
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import NoReturn
@@ -46,7 +47,8 @@ def main(arguments: Words | None = None) -> int:
 
 
 def console() -> NoReturn:
-    """The installed `raysim` command."""
+    """The installed `raysim` command; like `python -m raysim`, it finds modules in the current directory."""
+    sys.path.insert(0, os.getcwd())
     leave(main())
 
 

@@ -17,13 +17,13 @@ from raysim.config import (
     RunConfig,
     by_topic,
     from_command_line,
-    from_record,
     help_lines,
     load_layers,
     markdown_table,
     resolve,
 )
 from raysim.errors import InputError
+from raysim.experiments.objects import taken_over
 from raysim.observe.progress import Reporter, duration
 from raysim.settings import flag, nearest, setting_fields
 
@@ -93,15 +93,11 @@ def resume(words: Words) -> None:
 
     It has the settings it began with. Those that do not decide its result may be given anew, such as --actors.
     """
-    path = Path(words[0]) if words else Path()
-    if not words or not (path / "config.json").exists():
-        raise InputError(f"resume: '{' '.join(words[:1])}' is not a run directory; give the path a run printed")
-    from raysim.storage.formats import read_config
+    from raysim.single_run import to_resume
 
-    source = str(path / "config.json")
-    recorded = from_record(read_config(path)["settings"], source) | {"overwrite": False}
-    here = {"resume": True, "out": str(path.resolve())}
-    _run_one(resolve([(source, recorded), ("command line", from_command_line(words[1:]) | here)]))
+    if not words:
+        raise InputError("resume: say which run; give the path a run printed")
+    _run_one(to_resume(Path(words[0]), from_command_line(words[1:]), "command line"))
 
 
 def plan(words: Words) -> None:
@@ -119,7 +115,7 @@ def plan(words: Words) -> None:
 def _config(command: str, words: Words, defaults: dict[str, object] | None = None) -> RunConfig | None:
     """The configuration that the words ask for; None if they ask for help."""
     asked = [word for word in words if word not in HELP]
-    layers = load_layers(from_command_line(asked), defaults or {})
+    layers = load_layers(taken_over(from_command_line(asked)), defaults or {})
     if len(asked) == len(words):
         return resolve(layers)
     methods = [str(values["method"]) for _, values in layers if "method" in values]

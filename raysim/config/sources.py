@@ -14,7 +14,7 @@ from raysim.config.presets import PRESETS
 from raysim.config.run_config import RunConfig, check
 from raysim.errors import InputError
 from raysim.methods.base import Part
-from raysim.settings import convert, flag, is_switch, nearest, setting_fields
+from raysim.settings import Given, convert, flag, is_switch, nearest, setting_fields
 
 Layer = tuple[str, dict[str, object]]  # where it comes from ("command line", a file, a preset), key -> value
 Fields = dict[str, Field[Any]]  # key -> setting; a part's keys begin with its prefix, as in fedprox.mu
@@ -124,12 +124,14 @@ def _read_text(path: str) -> str:
     return content.decode()
 
 
-def from_record(recorded: dict[str, object], where: str) -> dict[str, object]:
+def from_record(recorded: dict[str, object], where: str, method: object = None) -> dict[str, object]:
     """The settings that a run recorded in its config.json, completed with the defaults of settings that are new.
 
-    A setting that this raysim does not know is an InputError: ignoring it could change the result.
+    A setting that this raysim does not know is an InputError: ignoring it could change the result. `method` is the same
+    method as it was given in Python, whose parts cannot be found by their names.
     """
-    fields = _Known.of(str(recorded.get("method", RunConfig.method))).fields
+    name = str(recorded.get("method", RunConfig.method))
+    fields = _Known.of(method if isinstance(method, Given) and method == name else name).fields
     for key in recorded:
         if key not in fields:
             raise InputError(f"{where}: unknown setting {flag(key)}; a newer raysim wrote it: use that one")

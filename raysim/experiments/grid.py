@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from raysim import methods
 from raysim.config import RunConfig, from_command_line, load_layers, resolve, take
@@ -28,7 +28,7 @@ LISTS = {
 }
 
 
-Lists = dict[str, list[str]]  # a flag of LISTS -> its values
+Lists = dict[str, list[Any]]  # a flag of LISTS -> its values: words, or in Python methods as objects
 Flags = dict[str, object]
 
 
@@ -82,7 +82,7 @@ def compare(lists: Lists, flags: Flags) -> Grid:
         raise InputError("compare: say which with --methods, e.g. --methods fedavg fedprox hfmds")
     if "method" in flags or "over" in lists:
         raise InputError("compare takes --methods; use `raysim sweep --over …` for a grid of other settings")
-    by_method: Axis = {name: {"method": name} for name in names}
+    by_method: Axis = dict(map(_method, names))
     axes = (by_method, _partitions(lists.pop("partitions", [])))
     return _grid("compare", Sweep("", {}, axes), flags, lists.get("seeds"))
 
@@ -131,6 +131,14 @@ def _read(words: list[str]) -> tuple[Lists, Flags]:
         elif word:
             lists[key] += [word] if key == "over" else [item for item in word.split(",") if item]
     return lists, from_command_line(rest)
+
+
+def _method(name: Any) -> tuple[str, dict[str, object]]:
+    """A method as a point of an axis: by its name, or as parts given in Python."""
+    if isinstance(name, str):
+        return name, {"method": name}
+    method, settings = methods.of_objects(name)
+    return str(method), settings | {"method": method}
 
 
 def _partitions(texts: list[str]) -> Axis:
@@ -185,7 +193,7 @@ def _fitting(flags: dict[str, object], own: dict[str, Any], axes: list[Axis]) ->
         return flags
     parts = {
         method: set(methods.part_classes(methods.expand(method)[0]))
-        for method in (str(point["method"]) for axis in axes for point in axis.values() if "method" in point)
+        for method in (cast(str, point["method"]) for axis in axes for point in axis.values() if "method" in point)
     }
     elsewhere = set().union(*parts.values()) - parts[own["method"]]
     return {key: value for key, value in flags.items() if key.rpartition(".")[0] not in elsewhere}

@@ -26,6 +26,7 @@ from raysim.data import partitions
 from raysim.engine.ray_runner import cluster
 from raysim.engine.ray_runner.plan import Node, make_plan
 from raysim.errors import InputError, PlanError, RaysimError
+from raysim.experiments import objects
 from raysim.experiments.grid import Grid, PlannedRun
 from raysim.experiments.table import write_table
 from raysim.methods.base import Part
@@ -225,11 +226,11 @@ class RunScheduler:
             }  # fmt: skip
         run.folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "raysim", "run", *flags(run.config)]
-        with open(run.folder / "log.txt", "wb") as log:
+        with open(run.folder / "log.txt", "wb") as log, objects.handed_over(run.config) as own:
             # In a session of its own: Ctrl-C reaches only this process, which ends the runs in order.
             process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                pass_fds=[self.lock],
+                command, env=environment | own, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True, pass_fds=[self.lock, *map(int, own.values())],
             )  # fmt: skip
         self.running[run] = process, share
         threading.Thread(target=self._wait_for, args=(run, process), daemon=True).start()

@@ -76,7 +76,7 @@ def check_directory(config: RunConfig, path: Path) -> None:
 
 def _check_same_run(config: RunConfig, path: Path) -> None:
     """Refuse to go on with other settings than the run began with, as far as they decide its result."""
-    before = from_record(read_config(path)["settings"], str(path / "config.json"))
+    before = from_record(read_config(path)["settings"], str(path / "config.json"), config.method)
     for key, value in config.identity().items():
         if before.get(key) != value:
             raise InputError(f"--resume: {path} has {flag(key)} {before.get(key)}, not {value}; leave it as it was")
