@@ -121,13 +121,25 @@ def sweep(words: Words) -> None:
     _many("sweep", grid.sweep, words)
 
 
-def _many(command: str, parse: Callable[[Words], Any], words: Words) -> None:
+def search(words: Words) -> None:
+    """`search --over key=KIND:VALUES … --trials N`: settings drawn at random, and their table."""
+    from raysim.experiments import grid, search
+
+    if HELP & set(words):
+        _many("search", grid.sweep, words, search.FLAGS)
+        return
+    planned = search.plan_search(*grid.read(words))
+    search.run_search(planned, Reporter())
+
+
+def _many(command: str, parse: Callable[[Words], Any], words: Words, further: dict[str, str] | None = None) -> None:
     """All runs of a grid, their table and their report."""
     from raysim.experiments import grid
 
     reporter = Reporter()
     if HELP & set(words):
         lines = [f"  {f'--{name} …':28} {about}" for name, about in grid.LISTS.items()]
+        lines += [f"  {f'--{name}':28} {about}" for name, about in (further or {}).items()]
         lines += [f"  {'--at-once':28} runs at work together; by default one per GPU, or per CPU place"]
         lines += [f"  {'--out':28} folder of the runs and the table; the same command again goes on there", ""]
         reporter.say("\n".join([f"raysim {command}: these, and every setting of `raysim run --help`", "", *lines]))

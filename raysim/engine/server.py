@@ -203,7 +203,7 @@ class Server:
         if made.shape != (size,):
             raise RunFailure(f"{part.name} made weights of shape {made.shape}, not {(size,)}")
         if not np.abs(made).max() < MEAN_LIMIT:  # also when it is not a number
-            raise RunFailure(f"{part.name} made weights above {MEAN_LIMIT:.3g}, or none at all; lower its learning rate")
+            raise RunFailure(f"{part.name} made weights above {MEAN_LIMIT:.3g} or none at all; lower its learning rate")
         mean[:size] = made if personal is None else np.where(personal[:size], before[:size], made)
 
     def _personal(self, t: int) -> np.ndarray | None:

@@ -24,7 +24,8 @@ LISTS = {
     "methods": "what to compare, e.g. fedavg hfmds hfmds+fedpa",
     "seeds": "of every row, e.g. 0 1 2; the table has their mean and standard deviation",
     "partitions": " or ".join(", ".join(partitions.short_forms()).rsplit(", ", 1)),
-    "over": "sweep: settings and their values, e.g. hfmds.mu=0,0.5,1 lr=0.1,0.01; all combinations",
+    "over": "sweep: settings and their values, e.g. hfmds.mu=0,0.5,1 lr=0.1,0.01; all combinations. search: settings "
+    "and spaces, e.g. hfmds.mu=uniform:0,1 lr=loguniform:1e-4,1e-1",
 }
 
 
@@ -48,6 +49,11 @@ class PlannedRun:
         return Path(self.config.out)
 
     @property
+    def alone(self) -> RunConfig:
+        """The configuration without what the grid has added to it."""
+        return dataclasses.replace(self.config, out=None, resume=False)
+
+    @property
     def finished(self) -> bool:
         """Whether the run directory is that of a whole run, as long as it is to be."""
         return bool(finished_run(self.config, self.folder))
@@ -64,7 +70,7 @@ class Grid:
 
 def compare(words: list[str]) -> Grid:
     """The grid of `--methods A B --seeds 0 1 --partitions classes:2 …`; other flags are settings of every run."""
-    lists, flags = _read(words)
+    lists, flags = read(words)
     if not (names := lists.pop("methods", [])):
         raise InputError("compare: say which with --methods, e.g. --methods fedavg fedprox hfmds")
     if "method" in flags or "over" in lists:
@@ -77,7 +83,7 @@ def compare(words: list[str]) -> Grid:
 def sweep(words: list[str]) -> Grid:
     """The grid of `NAME …` or `--over key=a,b …`; other flags are settings of every run."""
     name = words[0] if words and not words[0].startswith("--") else None
-    lists, flags = _read(words[1:] if name else words)
+    lists, flags = read(words[1:] if name else words)
     if "methods" in lists or "partitions" in lists:
         raise InputError("sweep takes --over method=fedavg,hfmds partition=iid,classes; `raysim compare` takes lists")
     if name and "over" in lists:
@@ -93,10 +99,15 @@ def sweep(words: list[str]) -> Grid:
     return _grid("sweep", Sweep("", {}, tuple(map(_over, lists["over"]))), flags, lists.get("seeds"))
 
 
+def of_points(name: str, points: Axis, flags: dict[str, object]) -> Grid:
+    """The grid with a row for each of these points; other flags are settings of every run."""
+    return _grid(name, Sweep("", {}, (points,)), flags, None)
+
+
 # -- inside ------------------------------------------------------------------------------------------------------------
 
 
-def _read(words: list[str]) -> tuple[dict[str, list[str]], dict[str, object]]:
+def read(words: list[str]) -> tuple[dict[str, list[str]], dict[str, object]]:
     """The flags that take several values, separated by blanks or commas, and the other flags."""
     lists: dict[str, list[str]] = {}
     rest: list[str] = []
