@@ -25,6 +25,20 @@ LONGEST_TEXT = 4000  # characters: a path may have 4,096 bytes
 LONGEST_NAME = 200  # bytes between slashes or commas: a file's name may have 255, and some names get an ending
 
 
+class Given(str):
+    """The name of an object that was given in Python in place of a setting's text; the object is its `value`."""
+
+    value: Any
+
+    def __new__(cls, name: str, value: Any) -> "Given":
+        given = super().__new__(cls, name)
+        given.value = value
+        return given
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Given, (str(self), self.value)
+
+
 def setting(
     default: Any,
     help: str,
@@ -34,15 +48,17 @@ def setting(
     *,
     choices: Callable[[], Iterable[str]] | None = None,
     decides_result: bool = True,
+    own: bool = False,
 ) -> Any:
     """A dataclass field that is also a flag: its default, one line of help, and the values it accepts.
 
     Without a maximum, LARGEST_WHOLE or LARGEST_NUMBER is the limit. `choices` gives the accepted words where they are
     found at run time; otherwise annotate the field with a Literal.
+    `own=True` marks a setting that takes an object of the user's: `MODULE:NAME`, or in Python the object itself.
     `decides_result=False` marks a setting that changes where or how a run is done, but not its result.
     """
     limits = {"minimum": minimum, "above": above, "maximum": maximum}
-    metadata = {"help": help, "choices": choices, "decides_result": decides_result, **limits}
+    metadata = {"help": help, "choices": choices, "decides_result": decides_result, "own": own, **limits}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -79,13 +95,17 @@ def is_switch(field: dataclasses.Field[Any]) -> bool:
 def convert(field: dataclasses.Field[Any], value: object, where: str, key: str) -> Any:
     """The value in the field's type and range; an InputError names its source (`where`) and the flag."""
     kind, optional = _kind(field)
+    if isinstance(value, Given):
+        if not field.metadata["own"]:
+            raise InputError(f"{where}: {flag(key)} takes no object; give {WORDS.get(kind, 'one of its words')}")
+        return value
     text = _text(value).strip()
     if optional and (value is None or text.lower() == "none"):
         return None
     choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else _choices(field)
     expected = ("one of " + ", ".join(choices) if choices else WORDS[kind]) + (" or none" if optional else "")
     bad = InputError(f"{where}: {flag(key)} must be {expected}, not {_shown(text)}")
-    if choices:
+    if choices and not (field.metadata["own"] and ":" in text):
         if text not in choices:
             raise bad
         return text

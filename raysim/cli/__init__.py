@@ -13,7 +13,7 @@ from rich.console import Console
 
 from raysim.engine.ending import ending
 from raysim.engine.ray_runner.environment import secure_local_ray
-from raysim.engine.signals import INTERRUPTED, interruptible, leave
+from raysim.engine.signals import INTERRUPTED, ignore_interrupts, interruptible, leave
 from raysim.errors import InputError, RaysimError
 from raysim.settings import nearest
 
@@ -66,24 +66,25 @@ def _guarded(function: Callable[[Words], None], words: Words) -> int:
     error_console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     secure_local_ray()
     code, lines = 0, []
-    try:
-        with interruptible():
+    with interruptible():
+        try:
             function(words)
-    except KeyboardInterrupt as interrupt:
-        code, lines = 130, [str(interrupt) or INTERRUPTED]
-    except Exception as error:
-        if ending.interrupted:  # Ray's processes may have got the signal too: what they failed at is its consequence
-            code, lines = 130, [INTERRUPTED]
-        elif isinstance(error, RaysimError):
-            trace = getattr(error, "traceback", "").rstrip()
-            code, lines = error.exit_code, [*([trace] if trace else []), f"raysim: {error}"]
-        else:
-            raise
-    finally:
-        ending.take(wait=True)
-        for line in lines:
-            error_console.print(line)
-        ending.said()
+        except KeyboardInterrupt as interrupt:
+            code, lines = 130, [str(interrupt) or INTERRUPTED]
+        except Exception as error:
+            if ending.interrupted:  # Ray's processes may have got it too: what they failed at is its consequence
+                code, lines = 130, [INTERRUPTED]
+            elif isinstance(error, RaysimError):
+                trace = getattr(error, "traceback", "").rstrip()
+                code, lines = error.exit_code, [*([trace] if trace else []), f"raysim: {error}"]
+            else:
+                raise
+        finally:
+            ignore_interrupts()
+            ending.take(wait=True)
+            for line in lines:
+                error_console.print(line)
+            ending.said()
     return code
 
 

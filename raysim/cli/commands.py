@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -109,16 +108,12 @@ def _run_one(config: RunConfig) -> tuple[Path, dict[str, Any]]:
 
 def compare(words: Words) -> None:
     """`compare --methods A B …`: methods × seeds × partitions, and their table."""
-    from raysim.experiments import grid
-
-    _many("compare", grid.compare, words)
+    _many("compare", words)
 
 
 def sweep(words: Words) -> None:
     """`sweep NAME`, or `sweep --over key=value,value …`: an ablation and its table."""
-    from raysim.experiments import grid
-
-    _many("sweep", grid.sweep, words)
+    _many("sweep", words)
 
 
 def search(words: Words) -> None:
@@ -126,13 +121,12 @@ def search(words: Words) -> None:
     from raysim.experiments import grid, search
 
     if HELP & set(words):
-        _many("search", grid.sweep, words, search.FLAGS)
+        _many("search", words, search.FLAGS)
         return
-    planned = search.plan_search(*grid.read(words))
-    search.run_search(planned, Reporter())
+    search.run_search(search.from_lists(*grid.read(words)), Reporter())
 
 
-def _many(command: str, parse: Callable[[Words], Any], words: Words, further: dict[str, str] | None = None) -> None:
+def _many(command: str, words: Words, further: dict[str, str] | None = None) -> None:
     """All runs of a grid, their table and their report."""
     from raysim.experiments import grid
 
@@ -144,7 +138,7 @@ def _many(command: str, parse: Callable[[Words], Any], words: Words, further: di
         lines += [f"  {'--out':28} folder of the runs and the table; the same command again goes on there", ""]
         reporter.say("\n".join([f"raysim {command}: these, and every setting of `raysim run --help`", "", *lines]))
         return
-    wanted = parse(words)
+    wanted = grid.from_words(command, words)
     from raysim.experiments.scheduler import run_grid
 
     run_grid(wanted, reporter)

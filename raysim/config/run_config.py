@@ -21,10 +21,19 @@ MOST_ACTORS = 10**5
 class _DataSettings:
     """The settings before those of the partitions: what is trained, and on which data."""
 
-    method: str = setting("fedavg", "a method, or several joined by +; `raysim methods` lists them")
+    method: str = setting("fedavg", "a method, or several joined by +; `raysim methods` lists them", own=True)
     parts: tuple[Part, ...] = ()
 
-    dataset: str = setting("shapes", "a dataset by name (`raysim datasets`), or a folder of Parquet files or images")
+    dataset: str = setting(
+        "shapes", "a dataset by name (`raysim datasets`), a folder of Parquet files or images, or MODULE:FUNCTION",
+        own=True,
+    )  # fmt: skip
+    image_column: str | None = setting(
+        None, "column with the images, of Parquet files and own data; by default image or img"
+    )
+    label_column: str | None = setting(
+        None, "column with the labels, of Parquet files and own data; by default label or fine_label"
+    )
     data: str | None = setting(
         None, "folder to look for named datasets in; by default RAYSIM_DATA, or the folder data", decides_result=False
     )
@@ -49,7 +58,10 @@ class _DataSettings:
     active: int | None = setting(
         None, "clients that train in each round; by default all", minimum=1, maximum=MOST_CLIENTS
     )
-    partition: str = setting("dirichlet", "how the training samples are dealt to the clients", choices=partitions.names)
+    partition: str = setting(
+        "dirichlet", "how the training samples are dealt to the clients, or MODULE:NAME of an own one",
+        choices=partitions.names, own=True,
+    )  # fmt: skip
 
 
 if TYPE_CHECKING:
@@ -88,7 +100,9 @@ class RunConfig(_PartitionSettings):
     weighting: Literal["samples", "uniform"] = setting(
         "samples", "weight of a client's model in the average: its number of samples, or the same for all (uniform)"
     )
-    model: str = setting("hfmds-cnn", "the classifier to train; `raysim models` lists them")
+    model: str = setting(
+        "hfmds-cnn", "the classifier to train: one that `raysim models` lists, or an own one as MODULE:NAME", own=True
+    )
     batch_size: int = setting(10, "samples per local step", minimum=1, maximum=MOST_ROWS)
     local_epochs: int | None = setting(
         None, "passes over a client's data per round; 1 unless --local-steps is given", minimum=1
@@ -147,7 +161,7 @@ class RunConfig(_PartitionSettings):
     )
     callback: str | None = setting(
         None, "MODULE:CLASS to call at the start, every round and the end (docs/tracking.md); several joined by commas",
-        decides_result=False,
+        decides_result=False, own=True,
     )  # fmt: skip
     profile: bool = setting(
         False, "profile a client's training and every kind of exchange: tables and Chrome traces", decides_result=False

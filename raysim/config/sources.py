@@ -23,6 +23,8 @@ Fields = dict[str, Field[Any]]  # key -> setting; a part's keys begin with its p
 EITHER_OR = (("local_epochs", "local_steps"), ("train_size", "fraction"), ("actors", "actor_per_client"))
 
 
+COMMAND_LINE, CALL = "command line", "this call"  # where settings are given: in a shell, or in Python
+
 LARGEST_TOML = 2**20  # bytes; every setting there is takes a hundredth
 
 
@@ -119,16 +121,16 @@ def from_record(recorded: dict[str, object], where: str) -> dict[str, object]:
     return {key: field.default for key, field in fields.items()} | recorded
 
 
-def load_layers(command_line: dict[str, object], defaults: dict[str, object]) -> list[Layer]:
-    """The layers of one call, first to last: the job file's defaults, --preset, --config, the flags.
+def load_layers(given: dict[str, object], defaults: dict[str, object], where: str = COMMAND_LINE) -> list[Layer]:
+    """The layers of one call, first to last: the job file's defaults, --preset, --config, and what was given `where`.
 
     The defaults may name a preset too, on which they stand.
     """
-    first, flags = dict(defaults), dict(command_line)
+    first, flags = dict(defaults), dict(given)
     layers: list[Layer] = [*_preset(first), ("job", first), *_preset(flags)]
     if (path := take(flags, "config")) is not None:
         layers.append((path, from_toml(path)))
-    return [*layers, ("command line", flags)]
+    return [*layers, (where, flags)]
 
 
 def _preset(values: dict[str, object]) -> list[Layer]:
@@ -190,7 +192,7 @@ def _read(given: dict[str, object], where: str, known: _Known) -> dict[str, obje
             values[key] = convert(known.fields[key], value, where, key)
         elif part not in methods.names() or part in known.parts:
             raise _unknown(where, f"no_{key}" if value is Switch.OFF else key, known.fields)
-        elif where == "command line":
+        elif where in (COMMAND_LINE, CALL):
             # In a preset they do nothing if a later --method leaves their part out; a flag is a mistake.
             raise InputError(f"{where}: {flag(key)} belongs to {part}, which is not in --method {known.method}")
     return values

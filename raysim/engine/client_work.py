@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from raysim import models
+from raysim.data.federated import ChunkReader
 from raysim.data.object_store import LostObject
 from raysim.engine.failures import ClientFailure, Decision, FailurePolicy
-from raysim.engine.fixed_point import NotSummable, encode_mean, encode_sum
+from raysim.engine.fixed_point import ExactSums, NotSummable, Term, mean_term, sum_term
 from raysim.engine.hosted_model import ClientStates, HostedModel
 from raysim.engine.messages import Broadcast, ClientReport, PassAnswer, States
 from raysim.engine.work_queue import Group
@@ -35,7 +37,7 @@ class ClientAnswer:
 
     report: ClientReport
     each: dict[str, Any] | None = None  # what travels client by client, by part
-    sums: dict[str, torch.Tensor] = field(default_factory=dict)  # its terms of the sums, encoded
+    sums: dict[str, Term] = field(default_factory=dict)  # its terms of the sums
     state: dict[str, Any] | None = None
 
 
@@ -59,7 +61,8 @@ class ClientWork:
         fuse = self.config.fuse
         self.stack = fused.Stack(hosted.model, fuse, self.config.model) if fuse > 1 else None
         self.forward = compiled(forward, self.config, hosted.device)
-        self.sums: dict[str, torch.Tensor] = {}
+        self.reader = ChunkReader(hosted.data.clients)
+        self.sums = ExactSums()
         self.summed = 0  # clients in the sums
         self.profile: tuple[str, str] | None = None  # not yet handed over with a report
 
@@ -74,6 +77,7 @@ class ClientWork:
                 continue
             for client_id in group:
                 answers += self._attempt([client_id], partial(self._train_alone, client_id, kept))
+        self.reader.release()
         return _columns(answers)
 
     def reply(self, broadcast: Broadcast, groups: list[Group], states: States, part_name: str) -> PassAnswer:
@@ -84,13 +88,14 @@ class ClientWork:
         answers: list[ClientAnswer] = []
         for group in groups:
             answers += self._attempt(group, partial(self._reply_together, group, kept, part))
+        self.reader.release()
         return _columns(answers)
 
     def collect(self) -> tuple[int, dict[str, np.ndarray]]:
         """Hand over the sums since the last call, with the number of clients in them."""
-        summed, sums = self.summed, self.sums
-        self.summed, self.sums = 0, {}
-        return summed, {key: to_host(total) for key, total in sums.items()}
+        summed, totals = self.summed, to_host(self.sums.totals)
+        self._nothing_summed()
+        return summed, totals
 
     # -- one client or group -----------------------------------------------------------------------------------------
 
@@ -98,6 +103,7 @@ class ClientWork:
         """Train one client by itself."""
         with self._blamed_on(client_id):
             client = self._client(client_id, states)
+            self._seed_model(client)
             with self._counted(client_id) as counter, self._profiled(client_id):
                 self.hosted.load(client.global_weights, self.hosted.personal_mask(), client.state)
                 terms = train(client)
@@ -116,6 +122,7 @@ class ClientWork:
                 clients.append(client)
                 starts.append(model.weights.clone())
         model.module.eval()
+        self._seed_model(clients[0])
         with self._blamed_on(*group), self._counted(*group) as counter, self._profiled(*group):
             trained = fused.train(stack, clients, starts)
         rows = sum(len(batch) for client in clients for batch in client.batches()) if counter else 0
@@ -127,7 +134,10 @@ class ClientWork:
                     weight, uploads = self._end(client)
                     # Of the group's operations, its share by samples.
                     flops = _flops(counter) * sum(map(len, client.batches())) / rows + own.total if own else 0.0
-                    answers.append(self._trained(Trained(client, terms, weight, uploads, flops)))
+                    answer = self._trained(Trained(client, terms, weight, uploads, flops))
+                    # Its terms are added with those of the group, after the next client's weights have been loaded.
+                    answer.sums = {key: term.kept() for key, term in answer.sums.items()}
+                    answers.append(answer)
             except ClientFailure as failure:
                 if self.policy.fused_client_failed() is not Decision.SKIP:
                     raise
@@ -140,6 +150,7 @@ class ClientWork:
         self.hosted.model.load(self.hosted.weights[0])
         with self._blamed_on(*group):
             clients = [self._client(k, states) for k in group]
+            self._seed_model(clients[0])
             with self._counted(group[0]) as counter, self._profiled(group[0]):
                 replies = part.reply(clients)
             flops = _flops(counter) / len(group)
@@ -148,7 +159,7 @@ class ClientWork:
 
     def _client(self, client_id: int, states: ClientStates) -> Client:
         hosted = self.hosted
-        x, y = hosted.to_batch(*hosted.data.clients.read(client_id))
+        x, y = hosted.to_batch(*self.reader.read(client_id))
         unlabelled = None
         if self.config.labelled is not None:
             x, y, unlabelled = split_labelled(x, y, self.config.labelled, self.config.seed, client_id)
@@ -173,6 +184,11 @@ class ClientWork:
             forward=self.forward,
         )
 
+    def _seed_model(self, client: Client) -> None:
+        """Let what an own model draws (dropout) depend on the client and the round alone, not on who came before."""
+        if models.draws(self.config.model):
+            torch.manual_seed(int(client.stream("model").integers(2**63)))
+
     def _end(self, client: Client) -> tuple[float, dict[str, Upload]]:
         """Aggregation weight and uploads of a client whose trained weights the model holds."""
         model, mask = self.hosted.model, self.hosted.personal_mask()
@@ -193,17 +209,17 @@ class ClientWork:
         if model.weights.shape != done.client.global_weights.shape:
             raise ValueError(f"its model has {model.weights.shape}, not {done.client.global_weights.shape}")
         key = f"model/{broadcast.route.get(done.client.id, 0)}"
-        term = encode_mean(model.weights, done.weight / broadcast.total_weight)
+        term = mean_term(model.weights, done.weight / broadcast.total_weight)
         return self._answer(done, {key: term}, model.weights.nbytes)
 
-    def _answer(self, done: Trained, sums: dict[str, torch.Tensor] | None = None, sent: int = 0) -> ClientAnswer:
+    def _answer(self, done: Trained, sums: dict[str, Term] | None = None, sent: int = 0) -> ClientAnswer:
         """The client's uploads and state, added to these terms of the sums and bytes sent."""
         client, sums = done.client, sums or {}
         each: dict[str, Any] = {}
         shapes: dict[str, tuple] = {}
         for name, upload in done.uploads.items():
             cohort = self.hosted.broadcast.cohort
-            sums |= {f"{name}/{key}": encode_sum(value, cohort) for key, value in upload.sum.items()}
+            sums |= {f"{name}/{key}": sum_term(value, cohort) for key, value in upload.sum.items()}
             if alone := upload.client_by_client():
                 each[name] = to_host(alone)
             shapes |= upload.shapes(name)
@@ -227,7 +243,11 @@ class ClientWork:
     def _hold(self, broadcast: Broadcast) -> None:
         """Hold the broadcast; the sums of a new pass start from nothing."""
         if self.hosted.hold(broadcast):
-            self.sums, self.summed = {}, 0
+            self._nothing_summed()
+
+    def _nothing_summed(self) -> None:
+        self.sums.clear()
+        self.summed = 0
 
     def _attempt(self, group: Group, work: Callable[[], list[ClientAnswer]]) -> list[ClientAnswer]:
         """Do the work of clients that go together, again or without them as the failure policy says; then add it up."""
@@ -247,9 +267,7 @@ class ClientWork:
         if errors:  # reported with the first of the group
             answers[0].report = replace(answers[0].report, errors=(*errors, *answers[0].report.errors))
         for answer in answers:  # now that nothing can go wrong any more
-            for key, term in answer.sums.items():
-                if (total := self.sums.setdefault(key, term)) is not term and total.shape == term.shape:
-                    total.add_(term)  # else the driver, which sees all shapes, drops the whole pass
+            self.sums.add(answer.sums)
             answer.sums = {}
         self.summed += len(answers)
         return answers
@@ -285,7 +303,8 @@ class ClientWork:
 
 def _log(failure: ClientFailure) -> None:
     """Log the traceback of a failure after which the run goes on: the driver hears only its message."""
-    log.warning("%s\n%s", failure.message, failure.traceback)
+    if failure.traceback:
+        log.warning("%s\n%s", failure.message, failure.traceback)
 
 
 def _columns(answers: list[ClientAnswer]) -> PassAnswer:

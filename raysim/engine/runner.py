@@ -100,6 +100,10 @@ class WorkerCalls(Protocol):
         """Hand over the sums since the last call, with the number of clients in them."""
         ...
 
+    def add(self, *sums: dict[str, np.ndarray]) -> tuple[int, dict[str, np.ndarray]]:
+        """Add up what several actors handed over; how many they were, and their sums together."""
+        ...
+
     def evaluate(self, broadcast: Broadcast, groups: list[Group], states: States | None) -> tuple[int, int | None]:
         """Correct predictions and summed loss over these test batches."""
         ...

@@ -29,6 +29,10 @@ LISTS = {
 }
 
 
+Lists = dict[str, list[str]]  # a flag of LISTS -> its values
+Flags = dict[str, object]
+
+
 @dataclass(frozen=True)
 class PlannedRun:
     """One run of a grid; those of one row differ in the seed only."""
@@ -36,6 +40,7 @@ class PlannedRun:
     row: str
     config: RunConfig
     paper: float | None = None  # the accuracy a paper reports for just this row, in %
+    best_of: str | None = None  # the row that has the best of this one and others, where a paper tunes a setting
 
     @property
     def title(self) -> str:
@@ -68,9 +73,17 @@ class Grid:
     at_once: int | None  # runs at work together; None: as many as fit
 
 
-def compare(words: list[str]) -> Grid:
+def from_words(command: str, words: list[str]) -> Grid:
+    """The grid that `compare` or `sweep` followed by these words asks for."""
+    if command == "compare":
+        return compare(*read(words))
+    name = words[0] if words and not words[0].startswith("--") else None
+    return sweep(*read(words[1:] if name else words), name)
+
+
+def compare(lists: Lists, flags: Flags) -> Grid:
     """The grid of `--methods A B --seeds 0 1 --partitions classes:2 …`; other flags are settings of every run."""
-    lists, flags = read(words)
+    lists = dict(lists)
     if not (names := lists.pop("methods", [])):
         raise InputError("compare: say which with --methods, e.g. --methods fedavg fedprox hfmds")
     if "method" in flags or "over" in lists:
@@ -80,10 +93,8 @@ def compare(words: list[str]) -> Grid:
     return _grid("compare", Sweep("", {}, axes), flags, lists.get("seeds"))
 
 
-def sweep(words: list[str]) -> Grid:
+def sweep(lists: Lists, flags: Flags, name: str | None = None) -> Grid:
     """The grid of `NAME …` or `--over key=a,b …`; other flags are settings of every run."""
-    name = words[0] if words and not words[0].startswith("--") else None
-    lists, flags = read(words[1:] if name else words)
     if "methods" in lists or "partitions" in lists:
         raise InputError("sweep takes --over method=fedavg,hfmds partition=iid,classes; `raysim compare` takes lists")
     if name and "over" in lists:
@@ -107,7 +118,7 @@ def of_points(name: str, points: Axis, flags: dict[str, object]) -> Grid:
 # -- inside ------------------------------------------------------------------------------------------------------------
 
 
-def read(words: list[str]) -> tuple[dict[str, list[str]], dict[str, object]]:
+def read(words: list[str]) -> tuple[Lists, Flags]:
     """The flags that take several values, separated by blanks or commas, and the other flags."""
     lists: dict[str, list[str]] = {}
     rest: list[str] = []
@@ -161,11 +172,13 @@ def _grid(name: str, sweep: Sweep, flags: dict[str, object], seeds: list[str] | 
     runs = []
     for points in itertools.product(*(axis.items() for axis in axes)):
         row = ", ".join(label for label, _ in points)
+        tuned = ", ".join(sweep.best_of.get(label, label) for label, _ in points)
         settings = {key: value for _, point in points for key, value in point.items()}
         for seed in chosen:
             own = settings | ({} if seed is None else {"seed": seed})
             layers = [*base, *load_layers(_fitting(flags, own, axes), {}), ("command line", own)]
-            runs.append(PlannedRun(row, resolve(layers), sweep.paper.get(row)))
+            best_of = tuned if tuned != row else None
+            runs.append(PlannedRun(row, resolve(layers), sweep.paper.get(row), best_of))
     folder = results_folder() / (str(out) if out else Path("runs") / f"{name}-{_digest(runs)}")
     return Grid(folder, tuple(_placed(command, folder, runs)), at_once)
 

@@ -45,7 +45,8 @@ END_SECONDS = 12.0  # that runs have to end after SIGTERM; less than we have our
 
 # The settings that decide whether the data can be loaded and dealt.
 DATA_SETTINGS = (
-    "dataset", "data", "download", "image_size", "train_size", "fraction", "test_size", "partition", "clients",
+    "dataset", "image_column", "label_column", "data", "download", "image_size", "train_size", "fraction", "test_size",
+    "partition", "clients",
     *partitions.own_settings(), "model", "fuse",
 )  # fmt: skip
 

@@ -40,16 +40,18 @@ class Search:
     asha: tuple[int, int] | None  # grace and reduction factor
 
 
-def plan_search(lists: Mapping[str, list[str]], flags: Mapping[str, object]) -> Search:
+def from_lists(lists: Mapping[str, list[str]], flags: Mapping[str, object]) -> Search:
     """The search of `--over key=KIND:VALUES … --trials N`; other flags are settings of every trial."""
     if not lists.get("over"):
         raise InputError("search: say what to draw with --over, e.g. --over lr=loguniform:1e-4,1e-1")
     if other := sorted(lists.keys() - {"over"}):
         raise InputError(f"search takes no {flag(other[0])}; its trials differ in what --over draws")
-    return _planned(dict(_space(text) for text in lists["over"]), flags)
+    return plan_search(dict(_space(text) for text in lists["over"]), flags)
 
 
-def _planned(spaces: Mapping[str, Any], flags: Mapping[str, object]) -> Search:
+def plan_search(spaces: Mapping[str, Any], flags: Mapping[str, object]) -> Search:
+    """A search over these spaces, of which each is a text as on the command line or one of Tune's own."""
+    spaces = {key: tune.space(space, key) for key, space in spaces.items()}
     flags = dict(flags)
     trials = _whole("trials", take(flags, "trials"), 10, 1, MOST_TRIALS)
     kind = take(flags, "scheduler") or "asha"
@@ -66,24 +68,6 @@ def _planned(spaces: Mapping[str, Any], flags: Mapping[str, object]) -> Search:
         raise InputError("search: --scheduler asha compares accuracies on the way; give --eval-every 1")
     first = _whole("grace", grace, max(1, config.rounds // 10), 1, config.rounds)
     return Search(planned, (first, _whole("reduction", reduction, 3, 2, 100)))
-
-
-def search(
-    over: Mapping[str, Any], trials: int = 10, *, scheduler: str = "asha", grace: int | None = None,
-    reduction: int | None = None, reporter: Reporter | None = None, **settings: Any,
-) -> tuple[Grid, PlannedRun | None]:  # fmt: skip
-    """`raysim search` from Python: every trial as a grid, and the best one.
-
-    `over` maps a setting to a space as on the command line, or to one of `ray.tune`; a part's settings are written
-    `{"hfmds.mu": …}`, others may be keyword arguments.
-    """
-    flags = {"trials": trials, "scheduler": scheduler, "grace": grace, "reduction": reduction} | settings
-    spaces = {
-        key: tune.space(space, key) if isinstance(space, str) else tune.checked(space, key)
-        for key, space in over.items()
-    }
-    planned = _planned(spaces, {key: value for key, value in flags.items() if value is not None})
-    return planned.grid, run_search(planned, reporter or Reporter())
 
 
 def run_search(search: Search, reporter: Reporter) -> PlannedRun | None:
@@ -135,11 +119,11 @@ class Judge:
 # -- inside ------------------------------------------------------------------------------------------------------------
 
 
-def _space(text: str) -> tuple[str, Any]:
+def _space(text: str) -> tuple[str, str]:
     key, equals, written = text.partition("=")
     if not equals or not key:
         raise InputError(f"--over: '{text}' is not written key=KIND:VALUES, e.g. lr=loguniform:1e-4,1e-1")
-    return key.removeprefix("--").replace("-", "_"), tune.space(written, key)
+    return key.removeprefix("--").replace("-", "_"), written
 
 
 def _drawn(spaces: Mapping[str, Any], trials: int, flags: Mapping[str, object]) -> Axis:

@@ -32,9 +32,15 @@ def _module() -> Any:
         raise InputError("search needs Ray Tune: pip install 'raysim[search]' (pandas is what is missing)") from None
 
 
-def space(text: str, key: str) -> Any:
-    """The space that a text such as `loguniform:1e-4,1e-1` describes; whole numbers include both ends."""
+def space(text: Any, key: str) -> Any:
+    """The space that a text such as `loguniform:1e-4,1e-1` describes; whole numbers include both ends.
+
+    A space of Tune's own, given in Python, is that already.
+    """
     tune = _module()
+    if isinstance(text, tune.search.sample.Domain) and not text.is_function():
+        return text
+    text = str(text)
     kind, _, values = text.partition(":")
     items = [item for item in values.split(",") if item]
     written = ", ".join(example for example, _ in KINDS.values())
@@ -54,16 +60,6 @@ def space(text: str, key: str) -> Any:
         "uniform": tune.uniform, "loguniform": tune.loguniform, "int": tune.randint, "logint": tune.lograndint,
     }  # fmt: skip
     return makers[kind](low, high + 1 if whole else high)
-
-
-def checked(domain: Any, key: str) -> Any:
-    """A space of Tune's own, given in Python."""
-    _module()
-    from ray.tune.search.sample import Domain
-
-    if not isinstance(domain, Domain) or domain.is_function():
-        raise InputError(f"search: over['{key}'] is no space; give a text such as 'uniform:0,1', or one of ray.tune's")
-    return domain
 
 
 def draw(domain: Any, stream: np.random.Generator) -> object:

@@ -83,7 +83,7 @@ class Part:
     @property
     def name(self) -> str:
         """The name of the part, which is that of its file."""
-        return type(self).__module__.rpartition(".")[2]
+        return name_of(type(self))
 
     def overrides(self, hook: str) -> bool:
         """Whether the part overrides this hook; for a hook that no part overrides, no message is sent."""
@@ -196,6 +196,12 @@ class Part:
     def predict(self, models: list, x: torch.Tensor) -> torch.Tensor:
         """The logits for x at evaluation, from the server's models; by default those of the first model."""
         return models[0](x)
+
+
+def name_of(cls: type[Part]) -> str:
+    """The name of a part: that of its file, or of its class where that is in a notebook or a script."""
+    file = cls.__module__.rpartition(".")[2]
+    return cls.__name__.lower() if file == "__main__" else file
 
 
 def can_fuse(part: Part) -> bool:

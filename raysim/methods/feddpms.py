@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 class FedDPMS(Part):
     """FedDPMS: a VAE is trained first; then clients add images decoded from another client's noisy latent means."""
 
-    vae_weight: float = setting(0.05, "weight of KL divergence and reconstruction in the first stage (λ)", minimum=0)
-    reconstruction: float = setting(
-        1.0, "factor on the mean squared error of reconstruction, within vae_weight", minimum=0
+    vae_weight: float = setting(
+        0.05, "weight of the KL divergence and of the squared error of all pixels in the first stage (λ)", minimum=0
     )
     first_stage: float = setting(0.4, "share of the rounds that train the VAE (T_p ÷ T)", above=0, maximum=1)
     classes: int = setting(3, "abundant classes a client shares, and scarce ones it looks for (n)", minimum=1)
@@ -76,13 +75,16 @@ class FedDPMS(Part):
                 client.augment(*client.shared_by(client.shared[self.name], state["sharer"]))
 
     def loss(self, client, step):
-        """λ(KL + MSE), with z drawn around the sigmoid mean; the classifier uses the mean itself."""
+        """λ(KL + squared error), with z drawn around the sigmoid mean; the classifier uses the mean itself.
+
+        The error is between pixels in [0, 1], summed over an image: λ was set for a sum.
+        """
         if not self.vae_weight or client.t > self.switch(client.config):
             return None
         scratch, module = client.scratch[self.name], client.model.module
         log_variance = module.log_variance(scratch["encoded"])
         z = latents.noisy(step.features, (log_variance / 2).exp(), scratch["draw"])
-        apart = self.reconstruction * F.mse_loss(latents.images(module, z, client.pixel_range()), step.x)
+        apart = (module.decoder(z) - client.pixels(step.x)).square().flatten(1).sum(1).mean()
         return self.vae_weight * (latent_divergence(step.features, log_variance) + apart)
 
     def weight(self, client):

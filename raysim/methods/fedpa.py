@@ -12,6 +12,8 @@ from torch.nn import functional as F
 from raysim.methods.base import Part, Upload, Uploads
 from raysim.methods.common import feature_generator as gen
 from raysim.methods.common.features import class_means, class_sums
+from raysim.models.flat import FlatModel
+from raysim.models.generator import HIDDEN, for_classifier
 from raysim.settings import setting
 from raysim.training.client import Client
 from raysim.training.fused import cross_entropies, pad
@@ -50,6 +52,7 @@ class FedPA(Part):
     gen_lr_decay: float = setting(1.0, "factor per round on the generator's learning rate", above=0)
     gen_weight_decay: float = setting(0.0, "weight decay of the generator's Adam", minimum=0)
     noise: int = setting(32, "size of the generator's noise vector (z, eq. 4)", minimum=1, maximum=10**4)
+    hidden: int = setting(HIDDEN, "units of the generator's hidden layer", minimum=1, maximum=10**5)
 
     def at(self, weight: str, t: int) -> float:
         """The value of a decaying weight in round t; a weight that starts at 0 stays 0, whatever its floor."""
@@ -61,13 +64,18 @@ class FedPA(Part):
         """Whether prototypes are needed, by the clients' loss or by the generator's."""
         return bool(self.lambda_po or (self.lambda_ge and self.gamma_ad))
 
-    # These two, and `draw`, differ in the authors' published code: fedpa_reference.py overrides them.
+    # These three, and `draw`, differ in the authors' published code: fedpa_reference.py overrides them.
     distance = staticmethod(gen.prototype_distance)
     fidelity = staticmethod(gen.fidelity)
+    diversity = staticmethod(gen.diversity)
 
     def draw(self, stream: np.random.Generator, counts: Tensor, size: int) -> tuple[Tensor, Tensor]:
         """Noise and labels as the generator's input, the labels drawn from p̃(y)."""
         return gen.draw_inputs(stream, counts, size, self.noise)
+
+    def generator(self, classifier: FlatModel, weights: Tensor | None = None, seed: int = 0) -> FlatModel:
+        """A generator of this classifier's features with these weights, or new ones."""
+        return for_classifier(classifier, self.noise, self.hidden, weights, seed)
 
     # -- client; the broadcast is empty in the first round -----------------------------------------------------------
 
@@ -78,7 +86,7 @@ class FedPA(Part):
         """Yield batches of (features, labels) from the broadcast generator, in evaluation mode."""
         broadcast, size = client.broadcast[self.name], client.config.batch_size
         stream = client.stream(f"{self.name}/noise")
-        model = gen.for_classifier(client.model, self.noise, broadcast["generator"])
+        model = self.generator(client.model, broadcast["generator"])
         while True:
             features, labels = gen.make(model, *self.draw(stream, broadcast["counts"], gen.BLOCK * size))
             yield from zip(features.split(size), labels.split(size), strict=True)
@@ -126,7 +134,7 @@ class FedPA(Part):
     def setup(self, server):
         if self.lambda_ge:
             seed = int(server.stream(f"{self.name}/init").integers(2**63))
-            server.state[self.name] = gen.fresh_state(server.model, self.noise, seed)
+            server.state[self.name] = gen.fresh_state(self.generator(server.model, seed=seed))
 
     def broadcast(self, server):
         wanted = ("generator", "counts") * bool(self.lambda_ge) + ("prototypes", "known") * bool(self.lambda_po)
@@ -152,13 +160,13 @@ class FedPA(Part):
             shares = counts / counts.sum(0).clamp(min=1)
             losses["fid"] = weight, lambda h, y, z: self.fidelity(h, y, heads, biases, shares)
         if self.gamma_div:
-            losses["div"] = self.gamma_div, lambda h, y, z: gen.diversity(h, y, z, self.pairs)
+            losses["div"] = self.gamma_div, lambda h, y, z: self.diversity(h, y, z, self.pairs)
         if self.gamma_ad and "prototypes" in state:
             losses["ad"] = -self.gamma_ad, lambda h, y, z: self.distance(h, y, state["prototypes"], state["known"])
         if server.t == 1:
             features, labels = self.sample_features(server)
             server.metrics |= gen.measure(features, labels, "generator.untrained_")
-        model = gen.for_classifier(server.model, self.noise, state["generator"])
+        model = self.generator(server.model, state["generator"])
         inputs = self.draw(server.stream(f"{self.name}/noise"), state["counts"], self.gen_steps * self.gen_batch)
         adam = {"lr": self.gen_lr * self.gen_lr_decay ** (server.t - 1), "weight_decay": self.gen_weight_decay}
         server.metrics |= gen.train_generator(model, state["adam"], adam, inputs, self.gen_batch, losses)
@@ -169,5 +177,8 @@ class FedPA(Part):
     def sample_features(self, server, count=gen.MEASURED):
         if not self.lambda_ge:
             return None
-        inputs = self.draw(server.stream(f"{self.name}/sample"), server.state[self.name]["counts"] > 0, count)
-        return gen.make(gen.for_classifier(server.model, self.noise, server.state[self.name]["generator"]), *inputs)
+        state = server.state[self.name]
+        noise, _ = self.draw(server.stream(f"{self.name}/sample"), state["counts"], count)
+        held = (state["counts"] > 0).nonzero().flatten()
+        labels = held[torch.arange(count, device=held.device) % len(held)]  # of every class as many
+        return gen.make(self.generator(server.model, state["generator"]), noise, labels)

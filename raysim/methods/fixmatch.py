@@ -22,7 +22,7 @@ class FixMatch(Part):
         1.0, "weight of the loss on unlabelled images; 0: no augmentation either (λ_u)", minimum=0
     )
     threshold: float = setting(0.95, "probability above which a pseudo-label is used (τ)", minimum=0, maximum=1)
-    flip: bool = setting(True, "flip images in weak augmentation; give false for digits")
+    flip: bool = setting(True, "flip images in both augmentations; give false for digits")
 
     def begin(self, client):
         has_some = client.unlabelled is not None and len(client.unlabelled)
@@ -47,6 +47,8 @@ class FixMatch(Part):
         with torch.no_grad():
             top = module(weak(x, scratch["weak"], self.flip)).float().softmax(1).max(1)
         labels = pseudo_labels(top.indices, top.values, self.threshold)
-        augmented = client.scale.from_pixels(strong(client.pixels(x), scratch["strong"]))
+        # The strong branch begins with flip and shift too, by draws of its own.
+        moved = client.pixels(weak(x, scratch["strong"], self.flip))
+        augmented = client.scale.from_pixels(strong(moved, scratch["strong"]))
         losses = F.cross_entropy(module(augmented), labels, ignore_index=UNLABELLED, reduction="sum")
         return self.lambda_u * losses / len(rows)

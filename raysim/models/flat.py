@@ -100,4 +100,6 @@ class FlatModel:
     def export(self, flat: torch.Tensor) -> dict[str, np.ndarray]:
         """The weights by parameter and buffer name, as saved and hashed; integer buffers come from this module."""
         arrays = {name: self.view(flat, name).cpu().numpy().copy() for name in self.spans}
-        return arrays | {name: b.cpu().numpy().copy() for name, b in self.integer_buffers.items()}
+        arrays |= {name: b.cpu().numpy().copy() for name, b in self.integer_buffers.items()}
+        own_name = getattr(self.module, "own_name", str)  # of a network that was changed for training (models/own.py)
+        return {own_name(name): array for name, array in arrays.items()}

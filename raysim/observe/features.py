@@ -30,7 +30,10 @@ class FeatureMap(Callback):
     def on_result(self, result: Result) -> dict[str, Any] | None:
         if not result.features:
             return None
-        return {"tsne": draw_features(result.features, self.class_names, self.out / "features.png")}
+        generated = {kind: pair for kind, pair in result.features.items() if kind.startswith("generated")}
+        maps = {kind: generator_map(*pair) for kind, pair in generated.items()}
+        tsne = draw_features(result.features, self.class_names, self.out / "features.png")
+        return {"tsne": tsne} | ({"generator_map": maps} if maps else {})
 
 
 def draw_features(
@@ -39,7 +42,7 @@ def draw_features(
     """Draw one map of all features, a panel per kind (kind -> features, labels), coloured by class; JSON goes beside.
 
     Returns by kind the mean distance in the map of two points of one class (intra) and of two classes (inter): a
-    measure that does not depend on the features' scale (FedPA's table V looks like one).
+    measure that does not depend on the features' scale.
     """
     from matplotlib import colormaps
     from matplotlib.figure import Figure
@@ -75,6 +78,20 @@ def draw_features(
     }
     write_atomically(path.with_suffix(".json"), json.dumps(points).encode())
     return measured
+
+
+def generator_map(features: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """FedPA's table V, as its code measures it: distances in a t-SNE map of the generated features alone.
+
+    Intra is the mean over the classes of their points' mean distance to the class's centroid, inter the mean over all
+    ordered pairs of centroids, those of a centroid with itself included.
+    """
+    (places,) = embed([features])
+    groups = [places[labels == label].astype(np.float64) for label in np.unique(labels)]
+    centroids = np.stack([group.mean(0) for group in groups])
+    spread = [np.linalg.norm(group - centre, axis=1).mean() for group, centre in zip(groups, centroids, strict=True)]
+    apart = np.linalg.norm(centroids[:, None] - centroids, axis=2)
+    return {"intra": float(np.mean(spread)), "inter": float(apart.mean())}
 
 
 def class_distances(points: np.ndarray, labels: np.ndarray) -> tuple[float, float]:

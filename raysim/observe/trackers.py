@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from raysim.engine.callbacks import Callback
 from raysim.engine.round_metrics import RoundMetrics
 from raysim.errors import InputError, RaysimError
+from raysim.settings import Given
 
 if TYPE_CHECKING:
     from raysim.engine.simulation import Result
@@ -23,7 +24,10 @@ __all__ = ["Callback", "Guarded", "TensorBoard", "figures", "load_trackers"]
 def load_trackers(names: str | None) -> list[Guarded]:
     """The callbacks of `--callback MODULE:CLASS,…`, each guarded, after TensorBoard's if that is installed."""
     callbacks: list[Callback] = [TensorBoard()] if importlib.util.find_spec("tensorboard") else []
-    callbacks += [_make(name.strip()) for name in names.split(",")] if names else []
+    if isinstance(names, Given):  # objects, given in Python
+        callbacks += names.value
+    else:
+        callbacks += [_make(name.strip()) for name in names.split(",")] if names else []
     return [Guarded(callback) for callback in callbacks]
 
 

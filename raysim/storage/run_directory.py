@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import secrets
 import subprocess
 import time
 from dataclasses import asdict
@@ -30,6 +31,7 @@ from raysim.storage.formats import (
     DamagedFile,
     read_config,
     read_history,
+    read_json,
     read_metrics,
     read_summary,
 )
@@ -47,7 +49,7 @@ def results_folder() -> Path:
 
 def run_directory(config: RunConfig) -> Path:
     """The path of this run's directory; an InputError if it is taken or cannot be written. Creates nothing."""
-    name = f"{config.method}-{Path(config.dataset).name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    name = f"{config.method}-{Path(config.dataset).name}-{time.strftime('%Y%m%d-%H%M%S')}".replace(":", "-")
     path = results_folder() / (config.out or Path("runs") / name)
     if path.is_dir():
         refuse_if_held(path)
@@ -104,6 +106,17 @@ def finished_run(config: RunConfig, path: Path) -> dict[str, Any]:
     return summary if reason_to_stop(config, read_history(path / "metrics.jsonl")) else {}
 
 
+def check_sources(config: RunConfig, path: Path, sources: dict[str, str]) -> None:
+    """Refuse to go on with another model, or other data, than the run began with, where these are the user's own."""
+    if not (config.resume and (path / "config.json").exists()):
+        return
+    before = read_config(path).get("sources", {})
+    for key in ("model", "dataset", "partition"):
+        if before.get(key) != sources.get(key):
+            what = "what is in it" if key == "dataset" else "its source"
+            raise InputError(f"--resume: {path} began with another {flag(key)} {getattr(config, key)}: {what} differs")
+
+
 class RunDirectory:
     """Writes the files of one run. Without `resume`, files of an earlier run are removed first.
 
@@ -112,12 +125,15 @@ class RunDirectory:
 
     def __init__(self, path: Path, resume: bool = False, lease: Lease | None = None):
         self.path, self.lease = path, lease
+        self.token = secrets.token_hex(8)  # by which the run knows its checkpoints from others'
         self.rounds = 0  # in metrics.jsonl
         self.digests = [hashlib.sha256()]  # of its first 0, 1, 2 … lines
         try:
             path.mkdir(parents=True, exist_ok=True)
             if not resume and not run_files.is_empty(path):
                 run_files.remove(run_files.own_files(path))
+            elif resume and (path / "config.json").exists():
+                self.token = read_json(path / "config.json", {"run?": str}).get("run", self.token)
         except OSError as error:
             raise InputError(f"--out {path} cannot be written: {error.strerror}; choose another") from None
         for lines in (path / "events.jsonl", path / "timeline.jsonl"):
@@ -139,8 +155,8 @@ class RunDirectory:
 
     def write_config(self, config: RunConfig, **facts: object) -> None:
         """Write config.json: the settings, what the run was started from, and further facts about it."""
-        start = {"format": CONFIG_FORMAT, "settings": config.settings(), "versions": versions(), "git": git_commit()}
-        write_atomically(self.path / "config.json", to_json(start | facts))
+        start = {"format": CONFIG_FORMAT, "run": self.token, "settings": config.settings(), "versions": versions()}
+        write_atomically(self.path / "config.json", to_json(start | {"git": git_commit()} | facts))
 
     def write_metrics(self, metrics: RoundMetrics) -> None:
         """Append the round's line to metrics.jsonl; where the round is repeated, in place of its earlier line."""

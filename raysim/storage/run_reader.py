@@ -5,6 +5,7 @@ A file that does not hold what raysim writes there is a DamagedFile.
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ class Run:
         return counts
 
 
-def read_run(path: str | Path) -> Run:
+def read_run(path: str | PathLike[str]) -> Run:
     """Read a run directory; an InputError if it is none, damaged, or of a newer format."""
     path = Path(path)
     if not (path / "config.json").exists():

@@ -5,6 +5,7 @@ for the last bits. The clients of a group are sorted by their number of steps: t
 rows, and the others take no step. Shorter batches are padded, and padding counts nothing.
 """
 
+import copy
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
+from raysim.errors import InputError
 from raysim.models.flat import FlatModel
 from raysim.models.stacked import StackedBatchNorm2d, stacked
 from raysim.training.client import Client, make_optimizer
@@ -95,6 +97,28 @@ class FusedStep:
     features: torch.Tensor
     logits: torch.Tensor
     ce: torch.Tensor
+
+
+def check(module: torch.nn.Module, name: str, shape: tuple[int, int, int]) -> None:
+    """Raise an InputError if this model, of the user's own, computes something else for two clients in one step.
+
+    Its layers may be known and yet its code mix the clients' channels, which no look at the layers can tell.
+    """
+    model = FlatModel(module.train(), torch.device("cpu"))
+    stack = Stack(model, 2, name)
+    stack.load([model.weights.clone()] * 2, [model.weights.clone()] * 2)
+    stack.use(2)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        x = torch.randn(2, 4, *shape)
+        alone = torch.stack([copy.deepcopy(module)(each) for each in x])
+        try:
+            together = stack.head(stack.features(x, torch.full((2, 4), 0.25)))
+            fits = together.shape == alone.shape and torch.allclose(together, alone, 1e-3, 1e-3)
+            reason = "its outputs are others then (it mixes channels, or draws at random)"
+        except Exception as error:  # noqa: BLE001 - own code may fail in any way on an input it was not written for
+            fits, reason = False, f"{type(error).__name__}: {error}"
+    if not fits:
+        raise InputError(f"--fuse: --model {name} cannot train several clients in one step: {reason}; use --fuse 1")
 
 
 def pad(batches: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

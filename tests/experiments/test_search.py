@@ -15,7 +15,7 @@ from tests.faults.harness import ROOT
 
 pytest.importorskip("pandas")
 
-from raysim.experiments.search import Judge, best_of, plan_search
+from raysim.experiments.search import Judge, best_of, from_lists
 
 TINY = [
     "--train-size", "200", "--test-size", "100", "--clients", "6", "--active", "3", "--model", "mlp", "--image-size",
@@ -25,7 +25,7 @@ OVER = ["--over", "lr=loguniform:1e-4,1e-1", "optimizer=choice:sgd,adam", "--rou
 
 
 def planned(*words):
-    return plan_search(*grid.read([*words]))
+    return from_lists(*grid.read([*words]))
 
 
 def points(search):

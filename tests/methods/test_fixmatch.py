@@ -43,8 +43,10 @@ def test_the_term_by_hand(client):
     rows = stream(3, "fixmatch/rows", 2, 4).integers(30, size=16)
     x = client.unlabelled[torch.from_numpy(rows)]
     sure = torch.softmax(module(weak(x, stream(3, "fixmatch/weak", 2, 4))), 1).detach()
-    pixels = ((x * 60 + 120) / 255).clamp(0, 1)
-    changed = (strong(pixels, stream(3, "fixmatch/strong", 2, 4)) * 255 - 120) / 60
+    draw = stream(3, "fixmatch/strong", 2, 4)
+    moved = weak(x, draw)  # flipped and shifted too, otherwise than for the label
+    pixels = ((moved * 60 + 120) / 255).clamp(0, 1)
+    changed = (strong(pixels, draw) * 255 - 120) / 60
     losses = -F.log_softmax(module(changed), 1)[torch.arange(16), sure.argmax(1)]
     counted = sure.max(1).values > 0.3
     assert 0 < counted.sum() < 16

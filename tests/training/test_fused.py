@@ -84,7 +84,9 @@ def test_methods(settings):
     assert_equal_to_rounding(local_epochs=2, **settings)
 
 
-@pytest.mark.parametrize("method", ["fedpa", "fedpa_reference", "fedgen", "hfmds", "hfmds+fedpa+fedprox"])
+@pytest.mark.parametrize(
+    "method", ["fedpa", "fedpa_reference", "fedgen", "fedgen_reference", "hfmds", "hfmds+fedpa+fedprox"]
+)
 def test_methods_that_need_what_the_round_before_gave(method):
     synthesis = {"hfmds.every": 1, "hfmds.steps": 2, "hfmds.per_client": 10, "hfmds.alpha": 0.5}
     synthesis = synthesis if "hfmds" in method else {}
@@ -105,6 +107,7 @@ def test_methods_that_need_what_the_round_before_gave(method):
     {"method": "fedensemble"},
     {"method": "fedensemble", "fedensemble.mode": "models", "fedensemble.models": 3},
     {"method": "fedhkd", "fedhkd.noise": 0.1},
+    {"method": "fedhkd_reference"},
     {"method": "naivemix"},
     {"method": "fedmix"},
     {"method": "fedmix", "model": "small-cnn", "shape": (1, 16, 16)},

@@ -1,4 +1,4 @@
-"""Augmentations of FixMatch (Sohn et al., 2020): weak ones flip and shift, strong ones are RandAugment and cutout.
+"""Augmentations of FixMatch (Sohn et al., 2020): weak ones flip and shift, strong ones add RandAugment and cutout.
 
 All random draws are made on the host, so that they are the same on every device. The operations run on the whole batch
 on its own device; only the draws are transferred.
