@@ -8,7 +8,7 @@ object itself. Errors are exceptions of one line (raysim.RaysimError); Ctrl-C is
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from raysim.finished_run import Run, framed, open_run
 from raysim.observe.progress import Reporter
 from raysim.settings import Given
 
-__all__ = ["Comparison", "Plan", "Run", "compare", "open_run", "plan", "resume", "run", "sweep"]
+__all__ = ["Comparison", "Plan", "Run", "compare", "open_run", "plan", "resume", "run", "search", "sweep"]
 
 
 def run(*, progress: bool = True, **settings: Any) -> Run:
@@ -66,6 +66,7 @@ class Comparison:
     path: Path
     runs: tuple[Run, ...]
     table: str
+    best: Run | None = None  # of a search
 
     def _repr_html_(self) -> str:
         return framed(self.path / "report.html")
@@ -91,6 +92,23 @@ def sweep(
     lists = {"seeds": [str(seed) for seed in seeds]}
     lists["over"] = [f"{key}={','.join(map(str, values))}" for key, values in (over or {}).items()]
     return _many(grid.sweep({key: values for key, values in lists.items() if values}, _plain(settings), name), progress)
+
+
+def search(
+    over: Mapping[str, Any], *, trials: int = 10, scheduler: str = "asha", grace: int | None = None,
+    reduction: int | None = None, progress: bool = True, **settings: Any,
+) -> Comparison:  # fmt: skip
+    """Settings drawn at random, as `raysim search` does: `over={"lr": "loguniform:1e-4,1e-1"}`, or spaces of ray.tune.
+
+    The same call again goes on where it stopped; `best` of the result is the best trial.
+    """
+    from raysim.experiments import search as searching  # imported here, since it needs Ray Tune
+
+    own = {"trials": trials, "scheduler": scheduler, "grace": grace, "reduction": reduction}
+    flags = _plain(settings) | {key: value for key, value in own.items() if value is not None}
+    planned = searching.plan_search(over, flags)
+    best = searching.run_search(planned, _reporter(progress))
+    return replace(_compared(planned.grid), best=open_run(best.folder) if best else None)
 
 
 # -- inside ------------------------------------------------------------------------------------------------------------
@@ -144,5 +162,9 @@ def _opened(path: Path, config: RunConfig) -> Run:
 
 def _many(planned: grid.Grid, progress: bool) -> Comparison:
     scheduler.run_grid(planned, _reporter(progress))
+    return _compared(planned)
+
+
+def _compared(planned: grid.Grid) -> Comparison:
     table = (planned.folder / "table.md").read_text(encoding="utf-8")
     return Comparison(planned.folder, tuple(_opened(each.folder, each.config) for each in planned.runs), table)

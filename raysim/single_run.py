@@ -39,6 +39,7 @@ from raysim.observe.profiles import Profiles
 from raysim.observe.progress import Reporter
 from raysim.observe.ray_metrics import RayMetrics
 from raysim.observe.report import ReportWriter
+from raysim.observe.search_trial import search_trial
 from raysim.observe.synthetic import SyntheticImages
 from raysim.observe.trackers import Guarded, load_trackers
 from raysim.settings import Given
@@ -276,6 +277,7 @@ def listeners(
         *([RayMetrics()] if with_ray and config.metrics else []),
         reporter,
         BestEffort(ReportWriter(), "report.html", complain),
+        *search_trial(),
         *trackers,
     ]
 

@@ -171,13 +171,24 @@ def sweep(words: Words) -> None:
     _many("sweep", words)
 
 
-def _many(command: str, words: Words) -> None:
+def search(words: Words) -> None:
+    """`search --over key=KIND:VALUES … --trials N`: settings drawn at random, and their table."""
+    from raysim.experiments import grid, search
+
+    if HELP & set(words):
+        _many("search", words, search.FLAGS)
+        return
+    search.run_search(search.from_lists(*grid.read(words)), Reporter())
+
+
+def _many(command: str, words: Words, further: dict[str, str] | None = None) -> None:
     """All runs of a grid, their table and their report."""
     from raysim.experiments import grid
 
     reporter = Reporter()
     if HELP & {*words}:
         lines = [f"  {f'--{name} …':28} {about}" for name, about in grid.LISTS.items()]
+        lines += [f"  {f'--{name}':28} {about}" for name, about in (further or {}).items()]
         lines += [f"  {'--at-once':28} runs at work together; by default one per GPU, or per CPU place"]
         lines += [f"  {'--out':28} folder of the runs and the table; the same command again goes on there", ""]
         reporter.say("\n".join([f"raysim {command}: these, and every setting of `raysim run --help`", "", *lines]))

@@ -24,7 +24,8 @@ LISTS = {
     "methods": "what to compare, e.g. fedavg hfmds hfmds+fedpa",
     "seeds": "of every row, e.g. 0 1 2; the table has their mean and standard deviation",
     "partitions": " or ".join(", ".join(partitions.short_forms()).rsplit(", ", 1)),
-    "over": "sweep: settings and their values, e.g. hfmds.mu=0,0.5,1 lr=0.1,0.01; all combinations",
+    "over": "sweep: settings and their values, e.g. hfmds.mu=0,0.5,1 lr=0.1,0.01; all combinations. search: settings "
+    "and spaces, e.g. hfmds.mu=uniform:0,1 lr=loguniform:1e-4,1e-1",
 }
 
 
@@ -53,6 +54,11 @@ class PlannedRun:
         return Path(self.config.out)
 
     @property
+    def alone(self) -> RunConfig:
+        """The configuration without what the grid has added to it."""
+        return dataclasses.replace(self.config, out=None, resume=False)
+
+    @property
     def finished(self) -> bool:
         """Whether the run directory is that of a whole run, as long as it is to be."""
         return bool(finished_run(self.config, self.folder))
@@ -70,9 +76,9 @@ class Grid:
 def from_words(command: str, words: list[str]) -> Grid:
     """The grid that `compare` or `sweep` followed by these words asks for."""
     if command == "compare":
-        return compare(*_read(words))
+        return compare(*read(words))
     name = words[0] if words and not words[0].startswith("--") else None
-    return sweep(*_read(words[1:] if name else words), name)
+    return sweep(*read(words[1:] if name else words), name)
 
 
 def compare(lists: Lists, flags: Flags) -> Grid:
@@ -111,10 +117,15 @@ def unknown_sweep(name: str) -> InputError:
     return InputError(f"sweep: unknown sweep '{name}'{nearest(name, SWEEPS, otherwise, similar=0.85)}")
 
 
+def of_points(name: str, points: Axis, flags: dict[str, object]) -> Grid:
+    """The grid with a row for each of these points; other flags are settings of every run."""
+    return _grid(name, Sweep("", {}, (points,)), flags, None)
+
+
 # -- inside ------------------------------------------------------------------------------------------------------------
 
 
-def _read(words: list[str]) -> tuple[Lists, Flags]:
+def read(words: list[str]) -> tuple[Lists, Flags]:
     """The flags that take several values, separated by blanks or commas, and the other flags."""
     lists: dict[str, list[str]] = {}
     rest: list[str] = []

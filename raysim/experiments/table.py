@@ -33,6 +33,11 @@ def _at(key: str, factor: float = 1.0) -> Callable[[Summary], float | None]:
     return lambda summary: None if summary.get(key) is None else factor * summary[key]
 
 
+def _early_end(summary: Summary) -> float | None:
+    """The rounds of a run that was ended before its last."""
+    return summary["rounds"] if summary.get("stopped") else None
+
+
 def _privacy(figure: str, on_model: bool) -> Callable[[Summary], float | None]:
     """Read a privacy figure: of the model, or the highest one of the data that parts share."""
 
@@ -70,6 +75,7 @@ COLUMNS = (
     Column("final_accuracy", "final %", _at("final_accuracy", 100)),
     Column("late_accuracy", "last quarter %", _at("late_accuracy", 100)),
     Column("best_accuracy", "best %", _at("best_accuracy", 100)),
+    Column("ended_after", "ended after rounds", _early_end, 0),
     Column("best_five_accuracy", "five best %", _at("best_five_accuracy", 100)),
     Column("seconds", "seconds", _at("seconds"), 0),
     Column("megabytes_up", "MB up", _at("bytes_up", 1e-6), 1),
