@@ -26,7 +26,7 @@ from raysim.methods.base import Part, Upload
 from raysim.tensors import size_in_bytes, to_host
 from raysim.training import fused
 from raysim.training.client import PERSONAL, Client, begin, forward, split_labelled, train
-from raysim.training.device import compiled
+from raysim.training.device import compiled, trouble_of
 from raysim.training.profiling import FlopCounter, profiling
 
 LONE_SAMPLE = "Expected more than 1 value per channel when training"  # torch's batch-norm, of a batch of one
@@ -129,7 +129,7 @@ class ClientWork:
         self._seed_model(clients[0])
         with self._blamed_on(*group), self._counted(*group) as counter, self._profiled(*group):
             trained = fused.train(stack, clients, starts)
-        rows = sum(len(batch) for client in clients for batch in client.batches()) if counter else 0
+        rows = sum(sum(client.batch_sizes) for client in clients)
         answers = []
         for client, weights, terms in trained:
             try:
@@ -137,7 +137,7 @@ class ClientWork:
                     model.load(weights)
                     weight, uploads = self._end(client)
                     # Of the group's operations, its share by samples.
-                    flops = _flops(counter) * sum(map(len, client.batches())) / rows + own.total if own else 0.0
+                    flops = _flops(counter) * sum(client.batch_sizes) / rows + own.total if own else 0.0
                     answer = self._trained(Trained(client, terms, weight, uploads, flops))
                     # Its terms are added with those of the group, after the next client's weights have been loaded.
                     answer.sums = {key: term.kept() for key, term in answer.sums.items()}
@@ -183,6 +183,7 @@ class ClientWork:
             state=state,
             shared=hosted.shared,
             normalisation=hosted.normalisation,
+            kept=hosted.kept,
             had_state=client_id in states,
             unlabelled=unlabelled,
             forward=self.forward,
@@ -277,7 +278,7 @@ class ClientWork:
         answers: list[ClientAnswer] = []
         while not answers:
             try:
-                answers = work()
+                answers = self._with_room(work)
             except ClientFailure as failure:
                 errors.append(failure.message)
                 decision = self.policy.client_failed(len(errors))
@@ -293,6 +294,17 @@ class ClientWork:
             answer.sums = {}
         self.summed += len(answers)
         return answers
+
+    def _with_room(self, work: Callable[[], list[ClientAnswer]]) -> list[ClientAnswer]:
+        """Do the work; where the device's memory is full, once more without anything that is kept for speed alone."""
+        try:
+            return work()
+        except Exception as error:
+            if trouble_of(error) != "memory":
+                raise
+            log.warning("out of memory, trying once more: %s", error)
+        self.hosted.free_memory()  # outside of `except`: the error's traceback holds the tensors of what failed
+        return work()
 
     def _counted(self, *clients: int) -> AbstractContextManager[FlopCounter | None]:
         """Counts operations if one of these clients (or the group it leads) is to be counted: that slows it down."""
@@ -315,11 +327,13 @@ class ClientWork:
         where = f"{who} failed in round {self.hosted.broadcast.t} ({self.config.method})"
         try:
             yield
-        except (LostObject, torch.OutOfMemoryError):  # what it needed is gone or taken: not the client's fault
+        except LostObject:  # what it needed is gone: not the client's fault
             raise
         except NotSummable as error:
             raise ClientFailure(f"{where}: its update {error}; a lower --lr usually helps") from error
         except Exception as error:
+            if trouble_of(error):  # nor is this
+                raise
             hint = "; a batch has one sample: --drop-last leaves out a last one" if LONE_SAMPLE in str(error) else ""
             raise ClientFailure(f"{where}: {type(error).__name__}: {error}{hint}", traceback.format_exc()) from error
 

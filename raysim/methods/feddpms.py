@@ -15,7 +15,7 @@ from raysim.methods.common import latent_means as latents
 from raysim.models.vae import forward_keeping, latent_divergence
 from raysim.privacy.gaussian import of_means
 from raysim.settings import setting
-from raysim.tensors import to_device, to_host
+from raysim.tensors import to_device, to_host, upload_all
 
 if TYPE_CHECKING:
     from raysim.config import RunConfig
@@ -71,8 +71,12 @@ class FedDPMS(Part):
 
     def begin(self, client):
         if client.t <= self.switch(client.config):
-            scratch = client.scratch[self.name] = {"draw": client.stream(f"{self.name}/latent")}
-            client.forward = forward_keeping(scratch) if self.vae_weight else client.forward
+            scratch = client.scratch[self.name] = {}
+            if self.vae_weight:
+                client.forward = forward_keeping(scratch)
+                draw, latent = client.stream(f"{self.name}/latent"), client.model.module.feature_size
+                noise = [draw.standard_normal((n, latent), dtype=np.float32) for n in client.largest_batches]
+                scratch["noise"] = iter(upload_all(noise, client.y.device))
         elif self.quota:
             decoder, state = client.model.personal_mask([self], client.t), client.state[self.name]
             client.model.weights[decoder] = client.global_weights[decoder]
@@ -89,7 +93,7 @@ class FedDPMS(Part):
             return None
         scratch, module = client.scratch[self.name], client.model.module
         log_variance = module.log_variance(scratch["encoded"])
-        z = latents.noisy(step.features, (log_variance / 2).exp(), scratch["draw"])
+        z = step.features + (log_variance / 2).exp() * next(scratch["noise"])[: len(step.features)]
         apart = (module.decoder(z) - client.pixels(step.x)).square().flatten(1).sum(1).mean()
         return self.vae_weight * (latent_divergence(step.features, log_variance) + apart)
 

@@ -30,16 +30,13 @@ class FedHKD(Part):
     # -- client; the broadcast is empty in the first round -----------------------------------------------------------
 
     def loss(self, client, step):
-        real = len(step.real_y)
-        return self.term(client, client.model.module.head, step.features[:real], step.real_y, 1 / real)
+        return self.term(client, client.model.module.head, step.real_features, step.real_y, 1 / len(step.real_y))
 
     def fused_loss(self, clients, step):
-        features = step.features[:, : step.real_y.shape[1]]
-
         def heads(means: Tensor) -> Tensor:
-            return step.model.head(means.expand(len(clients), -1, -1))
+            return step.model.head(means.repeat(len(clients), 1, 1))
 
-        return self.term(clients[0], heads, features, step.real_y, step.real_share)
+        return self.term(clients[0], heads, step.real_features, step.real_y, step.real_share)
 
     def term(
         self, client: Client, head: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, share: Tensor | float

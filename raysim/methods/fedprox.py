@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from raysim.methods.base import Part
-from raysim.methods.common.loss_terms import squared_distance, squared_distances
+from raysim.methods.common.loss_terms import towards
 from raysim.settings import setting
 
 
@@ -20,8 +20,5 @@ class FedProx(Part):
         if steps == 1:
             return "its term is 0 in a client's first local step, and nobody does a second; lower --batch-size"
 
-    def loss(self, client, step):
-        return self.mu / 2 * squared_distance(client) if self.mu else None
-
-    def fused_loss(self, clients, step):
-        return self.mu / 2 * squared_distances(step) if self.mu else None
+    def pull(self, clients, weights, start):
+        return towards(weights, start, self.mu) if self.mu else None

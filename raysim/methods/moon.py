@@ -43,8 +43,7 @@ class Moon(Part):
         """The terms, computed client by client since each has its own frozen models; 0 without a previous model."""
         if not any(client.scratch[self.name]["models"] for client in clients):
             return None
-        lengths = (step.share > 0).sum(1).tolist()
-        each = zip(clients, step.x, step.features, lengths, strict=True)
+        each = zip(clients, step.x, step.features, step.lengths, strict=True)
         return torch.stack([self.term(client, x[:n], z[:n]) for client, x, z, n in each])
 
     def term(self, client: "Client", x: Tensor, z: Tensor) -> Tensor:

@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-
 from raysim.errors import InputError
 from raysim.methods.base import Part, Upload
-from raysim.methods.common.loss_terms import product, products
+from raysim.methods.common.loss_terms import in_rows
 
 if TYPE_CHECKING:
     from raysim.training.client import Client
@@ -16,8 +14,6 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Scaffold(Part):
     """SCAFFOLD: every local gradient is corrected by c − c_k, the federation's mean gradient less the client's own."""
-
-    reported = False  # the term is linear in w: its gradient is the correction, its value says nothing
 
     def check(self, config):
         if config.optimizer != "sgd":
@@ -35,15 +31,11 @@ class Scaffold(Part):
         broadcast, own = client.broadcast[self.name], client.state[self.name].get("c", 0)
         client.scratch[self.name] = {"correction": broadcast["c"] - own} if broadcast else {}
 
-    def loss(self, client, step):
-        """⟨c − c_k, w⟩; None in the first round, whose broadcast is empty."""
-        scratch = client.scratch[self.name]
-        return product(client, scratch["correction"]) if scratch else None
-
-    def fused_loss(self, clients, step):
+    def pull(self, clients, weights, start):
+        """⟨c − c_k, w⟩; None in the first round, whose broadcast is empty. Its value says nothing."""
         if not clients[0].scratch[self.name]:
             return None
-        return products(step, torch.stack([client.scratch[self.name]["correction"] for client in clients]))
+        return None, in_rows([client.scratch[self.name]["correction"] for client in clients])
 
     def end(self, client):
         """Set c_k⁺ = c_k − c + (w_t − w_k)/A, for the parameters that are averaged, and upload its change."""

@@ -172,5 +172,5 @@ def test_drop_last_leaves_out_smaller_batches_unless_there_is_no_other(samples, 
     assert [len(b) for b in batches] == sizes
     per_epoch = max(1, samples // 8)
     for epoch in range(0, 4, per_epoch):
-        drawn = torch.cat(batches[epoch : epoch + per_epoch]).tolist()
+        drawn = np.concatenate(batches[epoch : epoch + per_epoch]).tolist()
         assert len(set(drawn)) == len(drawn)
