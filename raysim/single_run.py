@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from raysim import models
-from raysim.config import RunConfig
+from raysim.config import RunConfig, from_record, resolve
 from raysim.data import Dataset, load
 from raysim.data.dataset import Columns
 from raysim.data.federated import FederatedData
@@ -24,12 +24,13 @@ from raysim.data.partitions import Partition
 from raysim.data.synthetic_tables import tables_digest
 from raysim.definitions import is_own
 from raysim.engine.callbacks import Callback, Callbacks
+from raysim.engine.ending import ending as end_of_process
 from raysim.engine.ray_runner import cluster
 from raysim.engine.ray_runner.plan import Plan, make_plan
-from raysim.engine.round_metrics import RoundMetrics
+from raysim.engine.round_metrics import RoundMetrics, late_mean
 from raysim.engine.runner import Runner, Started
 from raysim.engine.simulation import Result, Simulation
-from raysim.errors import RaysimError
+from raysim.errors import InputError, RaysimError
 from raysim.observe import dashboard
 from raysim.observe.best_effort import BestEffort
 from raysim.observe.features import FeatureMap
@@ -38,11 +39,13 @@ from raysim.observe.profiles import Profiles
 from raysim.observe.progress import Reporter
 from raysim.observe.ray_metrics import RayMetrics
 from raysim.observe.report import ReportWriter
+from raysim.observe.search_trial import search_trial
 from raysim.observe.synthetic import SyntheticImages
 from raysim.observe.trackers import Guarded, load_trackers
 from raysim.settings import Given
 from raysim.storage.checkpoint_writer import CheckpointWriter
 from raysim.storage.checkpoints import Checkpoints
+from raysim.storage.formats import read_config
 from raysim.storage.lease import held
 from raysim.storage.run_directory import (
     Recorder,
@@ -62,6 +65,7 @@ class Prepared:
     counts: np.ndarray  # samples per client and class
     client_bytes: int  # that an actor needs for the largest client's data
     notes: tuple[str, ...]  # what the user should know of the data
+    warnings: tuple[str, ...]  # what will probably not be what was meant
     sources: dict[str, str]  # digests of what is the user's own, by setting: they decide the result like settings
 
 
@@ -71,6 +75,7 @@ def run(config: RunConfig, reporter: Reporter | None = None) -> tuple[Path, dict
     out = run_directory(config)
     if finished := finished_before(config, out, reporter):
         return out, finished
+    end_of_process.run_directory = str(out)
     reporter.say_settings(config.settings())
     started = time.perf_counter()
     trackers = load_trackers(config.callback)
@@ -78,6 +83,8 @@ def run(config: RunConfig, reporter: Reporter | None = None) -> tuple[Path, dict
     prepared = described(config, *inputs[0])
     for note in prepared.notes:
         reporter.say(f"note: {note}")
+    for text in prepared.warnings:
+        reporter.say(f"warning: {text}")
     with ExitStack() as ending:
         lease = ending.enter_context(held(out))
         check_directory(config, out)  # again: until now another driver may have been at work there
@@ -95,6 +102,8 @@ def run(config: RunConfig, reporter: Reporter | None = None) -> tuple[Path, dict
             runner.on_event = lambda kind, /, **details: callbacks.on_event(kind, details)
             for note in prepared.notes:
                 runner.on_event("note", text=note)
+            for text in prepared.warnings:
+                runner.on_event("warning", text=text)
             try:
                 actors = runner.start(without_driver_objects(config), data)
                 warn_of_mixed_hardware(actors, callbacks, reporter)
@@ -113,6 +122,18 @@ def run(config: RunConfig, reporter: Reporter | None = None) -> tuple[Path, dict
         summary |= times(started, setup)
         callbacks.on_end(summary)
     return out, summary
+
+
+def to_resume(path: Path, given: dict[str, object], where: str) -> RunConfig:
+    """The configuration that goes on with a run: its own settings, and what is given `where` to run it.
+
+    Objects that the run was given in Python have to be given again.
+    """
+    if not (path / "config.json").exists():
+        raise InputError(f"resume: '{path}' is not a run directory; give the path a run printed")
+    source = str(path / "config.json")
+    layer = from_record(read_config(path)["settings"], source, given.get("method")) | {"overwrite": False}
+    return resolve([(source, layer), (where, given | {"resume": True, "out": str(path.resolve())})])
 
 
 def without_driver_objects(config: RunConfig) -> RunConfig:
@@ -172,8 +193,15 @@ def described(config: RunConfig, dataset: Dataset, dealt: Partition) -> Prepared
         counts=dealt.counts(dataset.train.y, dataset.classes),
         client_bytes=largest_client(config, dataset, dealt),
         notes=(*dataset.notes, *dealt.notes),
+        warnings=tuple(idle_parts(config, dealt)),
         sources=sources(config, dataset),
     )
+
+
+def idle_parts(config: RunConfig, dealt: Partition) -> list[str]:
+    """What to say of parts that never act in this run: without them the result would be the same, or nearly."""
+    reasons = ((part.name, part.idle(config, dealt.sizes)) for part in config.parts)
+    return [f"{name} never acts: {reason}" for name, reason in reasons if reason]
 
 
 def largest_client(config: RunConfig, dataset: Dataset, dealt: Partition) -> int:
@@ -249,6 +277,7 @@ def listeners(
         *([RayMetrics()] if with_ray and config.metrics else []),
         reporter,
         BestEffort(ReportWriter(), "report.html", complain),
+        *search_trial(),
         *trackers,
     ]
 
@@ -316,7 +345,7 @@ def summarise(config: RunConfig, result: Result) -> dict[str, Any]:
         "final_accuracy": accuracies[-1],
         "best_accuracy": max(accuracies),
         "best_five_accuracy": statistics.fmean(sorted(accuracies)[-5:]),
-        "late_accuracy": statistics.fmean(accuracies[-max(1, len(accuracies) // 4) :]),  # since single rounds wander
+        "late_accuracy": late_mean(accuracies),
         "rounds": len(history),
         "model_sha256": result.model_sha256,
         "server_state_sha256": result.server_state_sha256,

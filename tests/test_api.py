@@ -167,6 +167,16 @@ def test_methods_are_objects(by_command, tmp_path):
     assert both.summary["model_sha256"] != by_command
 
 
+def test_a_run_with_an_own_method_is_resumed_with_it(tmp_path):
+    Own = dataclass(frozen=True)(type("Own", (Gentle,), {"__module__": "__main__"}))
+    run = raysim.run(**TINY, **QUIET, out=tmp_path / "run", method=Own(factor=0.5))
+    assert run.settings["method"] == "own"
+    (run.path / "summary.json").unlink()
+    with pytest.raises(raysim.InputError, match="unknown method 'own'"):
+        raysim.resume(run.path, **QUIET)
+    assert raysim.resume(run.path, **QUIET, method=Own).accuracy == run.accuracy
+
+
 # -- many runs ---------------------------------------------------------------------------------------------------------
 
 
@@ -176,6 +186,22 @@ def test_many_methods_are_compared(by_command, tmp_path):
     assert found.runs[1].summary["model_sha256"] == by_command
     assert "fedprox" in found.table
     assert "iframe" in found._repr_html_()
+
+
+def test_objects_reach_the_runs_of_a_comparison(tmp_path):
+    class Net(torch.nn.Sequential):
+        def __init__(self, shape, classes):
+            super().__init__(torch.nn.Flatten(), torch.nn.Linear(shape[0] * shape[1] * shape[2], classes))
+
+    Own = dataclass(frozen=True)(type("Own", (Gentle,), {"__module__": "__main__"}))
+    images = load("shapes", train_size=60, test_size=20)
+    data = (images.train.x, images.train.y, images.test.x, images.test.y)
+    settings = {**TINY, **QUIET, "model": Net, "dataset": data, "train_size": None, "test_size": None}
+    found = raysim.compare(["fedavg", Own(factor=0.5)], **settings, out=tmp_path / "all")
+    alone = raysim.run(**settings, method=Own(factor=0.5), out=tmp_path / "alone")
+    assert [run.settings["method"] for run in found.runs] == ["fedavg", "own"]
+    assert found.runs[1].summary["model_sha256"] == alone.summary["model_sha256"]
+    assert isinstance(found.runs[0].model(), Net)
 
 
 def test_a_setting_is_swept(by_command, tmp_path):

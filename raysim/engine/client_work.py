@@ -22,12 +22,15 @@ from raysim.engine.hosted_model import ClientStates, HostedModel
 from raysim.engine.messages import Broadcast, ClientReport, PassAnswer, States
 from raysim.engine.prefetch import Prefetch
 from raysim.engine.work_queue import Group
+from raysim.measures import feature_kl
 from raysim.methods.base import Part, Upload
 from raysim.tensors import size_in_bytes, to_host
 from raysim.training import fused
 from raysim.training.client import PERSONAL, Client, begin, forward, split_labelled, train
 from raysim.training.device import compiled, trouble_of
 from raysim.training.profiling import FlopCounter, profiling
+
+LONE_SAMPLE = "Expected more than 1 value per channel when training"  # torch's batch-norm, of a batch of one
 
 log = logging.getLogger(__name__)  # on Ray the actor's own log, which the dashboard shows
 
@@ -67,6 +70,7 @@ class ClientWork:
         self.sums = ExactSums()
         self.summed = 0  # clients in the sums
         self.profile: tuple[str, str] | None = None  # not yet handed over with a report
+        self.held_out: tuple[np.ndarray, np.ndarray] | None = None  # images and labels of --feature-kl, once needed
 
     def train(self, broadcast: Broadcast, groups: list[Group], states: States) -> PassAnswer:
         """Train the clients of these groups; the trained models go into this actor's sums."""
@@ -217,7 +221,25 @@ class ClientWork:
             raise ValueError(f"its model has {model.weights.shape}, not {done.client.global_weights.shape}")
         key = f"model/{broadcast.route.get(done.client.id, 0)}"
         term = mean_term(model.weights, done.weight / broadcast.total_weight)
-        return self._answer(done, {key: term}, model.weights.nbytes)
+        answer = self._answer(done, {key: term}, model.weights.nbytes)
+        if self.config.feature_kl and (moments := self._class_moments()):
+            answer.each = (answer.each or {}) | {feature_kl.NAME: moments}
+        return answer
+
+    @torch.no_grad()
+    def _class_moments(self) -> dict[str, np.ndarray]:
+        """What --feature-kl compares: moments of the features of held-out images by the model as it is trained now."""
+        if self.held_out is None:
+            self.held_out = feature_kl.held_out_images(self.hosted.data, self.config.feature_kl)
+        images, labels = self.held_out
+        size, module = self.config.eval_batch, self.hosted.model.module
+        batches = [
+            self.hosted.to_batch(images[i : i + size], labels[i : i + size]) for i in range(0, len(labels), size)
+        ]
+        if not batches:
+            return {}
+        features = torch.cat([module.features(x) for x, _ in batches])
+        return to_host(feature_kl.class_moments(features, torch.cat([y for _, y in batches])))
 
     def _answer(self, done: Trained, sums: dict[str, Term] | None = None, sent: int = 0) -> ClientAnswer:
         """The client's uploads and state, added to these terms of the sums and bytes sent."""
@@ -319,7 +341,8 @@ class ClientWork:
         except Exception as error:
             if trouble_of(error):  # nor is this
                 raise
-            raise ClientFailure(f"{where}: {type(error).__name__}: {error}", traceback.format_exc()) from error
+            hint = "; a batch has one sample: --drop-last leaves out a last one" if LONE_SAMPLE in str(error) else ""
+            raise ClientFailure(f"{where}: {type(error).__name__}: {error}{hint}", traceback.format_exc()) from error
 
 
 def _log(failure: ClientFailure) -> None:

@@ -14,6 +14,7 @@ from raysim.engine.hosted_model import HostedModel
 from raysim.engine.messages import LOSS_BITS, Broadcast, States
 from raysim.engine.runner import LabelledFeatures
 from raysim.engine.work_queue import Group
+from raysim.measures import shared_images
 from raysim.privacy.attacks import Attacks
 from raysim.privacy.figures import Figure
 from raysim.rng import stream
@@ -95,6 +96,16 @@ class Evaluator:
             figures += attacks.on_means(name, to_device(vectors, hosted.device), labels, last, self._features)
         return figures
 
+    @torch.no_grad()
+    def compare_images(self, broadcast: Broadcast, trained: list[int]) -> list[Figure]:
+        """How the features of shared images, and of these clients' training images, are beside held-out images'."""
+        hosted = self.hosted
+        hosted.hold(broadcast)
+        hosted.model.load(hosted.weights[0])
+        return shared_images.compare_images(
+            self.config, hosted.data, hosted.shared, trained, broadcast.t, self._features_of_images
+        )
+
     def _losses(self, x: np.ndarray, y: np.ndarray) -> torch.Tensor:
         """Cross-entropy of every sample by the global models; in double precision, so that few are equal."""
         predict = self._predict()
@@ -103,6 +114,18 @@ class Evaluator:
     def _features(self, x: np.ndarray, y: np.ndarray) -> torch.Tensor:
         self.hosted.model.load(self.hosted.weights[0])
         return self._in_batches(lambda x, _: self.hosted.model.module.features(x), x, y)
+
+    def _features_of_images(self, images: np.ndarray) -> torch.Tensor:
+        """Features by the model that is loaded, of pixels or of images that are normalised already."""
+        size, found = self.config.eval_batch, []
+        for start in range(0, len(images), size):
+            x = images[start : start + size]
+            if x.dtype == np.uint8:
+                batch, _ = self.hosted.to_batch(x, np.zeros(len(x), np.int64))
+            else:
+                batch = to_device(x, self.hosted.device).contiguous(memory_format=torch.channels_last)
+            found.append(self.hosted.model.module.features(batch))
+        return torch.cat(found)
 
     def _in_batches(self, compute: Compute, x: np.ndarray, y: np.ndarray) -> torch.Tensor:
         size, to_batch = self.config.eval_batch, self.hosted.to_batch

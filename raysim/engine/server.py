@@ -18,6 +18,7 @@ from raysim.data.federated import FederatedData
 from raysim.data.object_store import fetch, put
 from raysim.engine.failures import RunFailure
 from raysim.engine.fixed_point import MEAN_LIMIT, add_up, decode_mean, decode_sum
+from raysim.measures import feature_kl
 from raysim.methods.base import Part, Uploads
 from raysim.privacy.figures import Figure
 from raysim.rng import stream
@@ -148,6 +149,10 @@ class Server:
                 self.weights[i] = mean
         for part in self.config.parts:
             part.update(self, self._uploads(part.name, totals, uploads))
+        if self.config.feature_kl:
+            moments = [each for _, each in self._uploads(feature_kl.NAME, totals, uploads).each]
+            if (divergence := feature_kl.mean_kl(moments)) is not None:
+                self.metrics[feature_kl.NAME] = divergence
         return list(self.weights)
 
     def sample_features(self, t: int, count: int) -> LabelledFeatures:

@@ -92,6 +92,12 @@ class Part:
     def check(self, config: RunConfig) -> None:
         """Raise an InputError of one line if the part cannot be combined with the rest of the configuration."""
 
+    def idle(self, config: RunConfig, sizes: np.ndarray) -> str | None:
+        """Why the part never acts in the rounds, cohorts and data (samples per client) of a run; None: it does.
+
+        It completes the sentence "NAME never acts: …", and says what would help.
+        """
+
     # -- server ------------------------------------------------------------------------------------------------
 
     def setup(self, server: Server) -> None:

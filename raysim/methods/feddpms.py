@@ -57,6 +57,12 @@ class FedDPMS(Part):
         """The last round of the first stage (T_p)."""
         return max(1, round(self.first_stage * config.rounds))
 
+    def idle(self, config, sizes):
+        if self.quota and config.rounds < self.switch(config) + 2:  # means are shared in the round before they are used
+            return f"no round is left for shared images after {self.switch(config)} of the first stage; raise --rounds"
+        if self.quota and config.clients == 1:
+            return "there is no other client to get images from; raise --clients"
+
     def personal(self, module, t):
         # Also in the second stage, so that averaging leaves the server's decoder as it is.
         return ("decoder.*",) if self.vae_weight else ()

@@ -23,6 +23,10 @@ class FedHKD(Part):
     temperature: float = setting(0.5, "temperature of the soft predictions (T)", above=0)
     noise: float = setting(0.0, "standard deviation of the noise added to a client's mean features", minimum=0)
 
+    def idle(self, config, sizes):
+        if config.rounds == 1:
+            return "clients learn from the round before; raise --rounds"
+
     # -- client; the broadcast is empty in the first round -----------------------------------------------------------
 
     def loss(self, client, step):

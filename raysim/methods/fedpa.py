@@ -73,6 +73,10 @@ class FedPA(Part):
         """Noise and labels as the generator's input, the labels drawn from p̃(y)."""
         return gen.draw_inputs(stream, counts, size, self.noise)
 
+    def idle(self, config, sizes):
+        if config.rounds == 1:
+            return "clients get generator and prototypes of the round before; raise --rounds"
+
     def generator(self, classifier: FlatModel, weights: Tensor | None = None, seed: int = 0) -> FlatModel:
         """A generator of this classifier's features with these weights, or new ones."""
         return for_classifier(classifier, self.noise, self.hidden, weights, seed)

@@ -59,6 +59,10 @@ class HFMDS(MixedTraining):
         2, "clients whose images are synthesised in one batch; changes the last bits of the result", minimum=1
     )
 
+    def idle(self, config, sizes):
+        if config.rounds < self.every:
+            return f"it synthesises every {self.every} rounds, and there are {config.rounds}; lower --{self.name}.every"
+
     # -- synthesis, at the start of every T_d-th round, at all clients ------------------------------------------------
 
     def exchange(self, server, t, i):

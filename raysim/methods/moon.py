@@ -23,6 +23,13 @@ class Moon(Part):
     mu: float = setting(1.0, "weight of the contrastive term (μ)", minimum=0)
     temperature: float = setting(0.5, "temperature of the similarities (τ)", above=0)
 
+    def idle(self, config, sizes):
+        if config.rounds * config.active > config.clients:
+            return None  # somebody must be active twice
+        cohorts = [config.cohort(t) for t in range(1, config.rounds + 1)]
+        if len(set().union(*cohorts)) == sum(map(len, cohorts)):
+            return "it needs a client's previous model, and no client is active twice; raise --rounds or --active"
+
     def begin(self, client):
         """Prepare the two frozen models, the global and the previous; none before the client has trained once."""
         state = client.state[self.name]

@@ -21,6 +21,12 @@ class Scaffold(Part):
                 "--method scaffold reads a client's mean gradient off its steps of SGD; use --optimizer sgd"
             )
 
+    def idle(self, config, sizes):
+        if config.rounds == 1:
+            return "it corrects from the second round on; raise --rounds"
+        if config.clients == 1:
+            return "one client drifts from nobody; raise --clients"
+
     def begin(self, client):
         broadcast, own = client.broadcast[self.name], client.state[self.name].get("c", 0)
         client.scratch[self.name] = {"correction": broadcast["c"] - own} if broadcast else {}

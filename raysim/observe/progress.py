@@ -54,7 +54,7 @@ class Reporter(Callback):
 
     def say(self, text: str) -> None:
         """Print text as it is, above the bar if there is one."""
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self.console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
     def say_settings(self, settings: dict[str, Any]) -> None:
         """Print all settings, a line each."""
