@@ -15,6 +15,7 @@ from raysim.methods.common.features import (
     class_sums,
     fused_class_sums,
     hard_features,
+    joined_scratch,
     matching_loss,
     optimise_images,
 )
@@ -57,6 +58,10 @@ class HFMDS(MixedTraining):
     group: int = setting(
         2, "clients whose images are synthesised in one batch; changes the last bits of the result", minimum=1
     )
+
+    def idle(self, config, sizes):
+        if config.rounds < self.every:
+            return f"it synthesises every {self.every} rounds, and there are {config.rounds}; lower --{self.name}.every"
 
     # -- synthesis, at the start of every T_d-th round, at all clients ------------------------------------------------
 
@@ -133,10 +138,14 @@ class HFMDS(MixedTraining):
         scratch["counts"] += counts
         return super().loss(client, step)
 
+    def begin_fused(self, clients, stack):
+        super().begin_fused(clients, stack)
+        stack.scratch[self.name] |= joined_scratch(clients, self.name, ("sums", "counts"))
+
     def fused_loss(self, clients, step):
-        for client, sums, counts in zip(clients, *fused_class_sums(step, clients[0].classes), strict=True):
-            client.scratch[self.name]["sums"] += sums
-            client.scratch[self.name]["counts"] += counts
+        sums, counts = fused_class_sums(step, clients[0].classes)
+        step.model.scratch[self.name]["sums"][: len(clients)] += sums
+        step.model.scratch[self.name]["counts"][: len(clients)] += counts
         return super().fused_loss(clients, step)
 
     def end(self, client):

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from torch import Tensor, nn
-from torch.nn import functional as F
+
+from raysim.models.classifier import classified
 
 
 class VaeClassifier(nn.Module):
@@ -42,10 +43,9 @@ def forward_keeping(kept: dict[str, Tensor]) -> Callable[[VaeClassifier, Tensor,
     """A forward pass for local steps (training/client.py), not compiled, that puts the encoder's output into `kept`."""
 
     def forward(module: VaeClassifier, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-        kept["encoded"] = module.encoder(x)
-        features = module.latent_mean(kept["encoded"])
-        logits = module.head(features)
-        return features, logits, F.cross_entropy(logits, y)
+        encoded = module.encoder(x)
+        kept["encoded"] = encoded[: len(y)] if len(encoded) > len(y) else encoded
+        return classified(module, module.latent_mean(encoded), y)
 
     return forward
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -26,6 +26,12 @@ def fresh_state(model: FlatModel) -> dict[str, object]:
 def make(model: FlatModel, noise: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Features generated from noise and labels, and the labels."""
     return model.module(noise, labels), labels
+
+
+def in_blocks(model: FlatModel, noise: Tensor, labels: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of features and labels, generated for several local steps at once."""
+    for block in zip(noise.split(BLOCK * size), labels.split(BLOCK * size), strict=True):
+        yield from zip(*(values.split(size) for values in make(model, *block)), strict=True)
 
 
 def draw_inputs(
