@@ -83,8 +83,12 @@ def convert(field: dataclasses.Field[Any], value: object, where: str, key: str) 
     if optional and (value is None or text.lower() == "none"):
         return None
     choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else _choices(field)
-    expected = ("one of " + ", ".join(choices) if choices else WORDS[kind]) + (" or none" if optional else "")
+    words = _words(field)
+    expected = ("one of " + ", ".join(choices) if choices else WORDS[kind]) + "".join(f" or {word}" for word in words)
+    expected += " or none" if optional else ""
     bad = InputError(f"{where}: {flag(key)} must be {expected}, not {_shown(text)}")
+    if text in words:
+        return text
     if choices:
         if text not in choices:
             raise bad
@@ -135,9 +139,21 @@ def _faulty_text(text: str) -> str | None:
 
 
 def _kind(field: dataclasses.Field[Any]) -> tuple[Any, bool]:
-    """The field's type without None, and whether None is allowed."""
-    kinds = list(typing.get_args(field.type)) if isinstance(field.type, types.UnionType) else [field.type]
+    """The field's type without None and without words beside it, and whether None is allowed."""
+    kinds = _alternatives(field)
     return next(kind for kind in kinds if kind is not type(None)), type(None) in kinds
+
+
+def _words(field: dataclasses.Field[Any]) -> tuple[str, ...]:
+    """The words that are accepted in place of a number, as in `float | Literal["auto"]`."""
+    _, *others = _alternatives(field)
+    return tuple(word for kind in others for word in typing.get_args(kind))
+
+
+def _alternatives(field: dataclasses.Field[Any]) -> list[Any]:
+    """The types that the field's type joins by |, or the one that it is."""
+    joined = typing.get_origin(field.type) in (types.UnionType, typing.Union)
+    return list(typing.get_args(field.type)) if joined else [field.type]
 
 
 def _choices(field: dataclasses.Field[Any]) -> tuple[str, ...]:

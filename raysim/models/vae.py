@@ -29,6 +29,14 @@ class VaeClassifier(nn.Module):
         """The latent means of encoded images."""
         return self.mean(encoded).sigmoid()
 
+    def maps(self, x: Tensor) -> Tensor:
+        """The flattened output of the convolutions: encoded images."""
+        return self.encoder(x)
+
+    def features_of(self, maps: Tensor) -> Tensor:
+        """The features that follow from `maps(x)`."""
+        return self.latent_mean(maps)
+
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.features(x))
 

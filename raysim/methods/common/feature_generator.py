@@ -53,6 +53,13 @@ def prototype_distance(features: Tensor, labels: Tensor, prototypes: Tensor, kno
     return torch.linalg.vector_norm(features - prototypes[labels], dim=-1) * known[labels]
 
 
+def nearest_prototype(distance: Callable[..., Tensor], prototypes: Tensor, known: Tensor) -> Tensor:
+    """Each class's distance from its prototype to the nearest other one; infinite where there is no other."""
+    classes = torch.arange(len(known), device=known.device)
+    apart = torch.stack([distance(prototypes, y.expand(len(known)), prototypes, known) for y in classes])
+    return apart.masked_fill((classes[:, None] == classes) | ~known, torch.inf).amin(1)
+
+
 def diversity(made: Tensor, labels: Tensor, noise: Tensor, pairs: str = "same") -> Tensor:
     """The diversity loss of FedPA eq. 7, over pairs with the same label, with different ones, or over all (FedGen)."""
     same = labels[:, None] == labels

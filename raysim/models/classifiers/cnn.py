@@ -33,7 +33,7 @@ def _five_by_five(shape: Shape, classes: int, first: int, second: int, features:
         nn.Linear(second * height * width, features),
         nn.ReLU(),
     )
-    return Classifier(extractor, features, classes)
+    return Classifier(extractor, features, classes, maps=7)
 
 
 def hfmds_cnn(shape: Shape, classes: int) -> Classifier:
@@ -64,7 +64,7 @@ def fedpa_cnn(shape: Shape, classes: int) -> Classifier:
         nn.Flatten(),
         nn.Linear(16 * halved, 32),
     )
-    return Classifier(extractor, 32, classes)
+    return Classifier(extractor, 32, classes, maps=7)
 
 
 def fedpa_celeba_cnn(shape: Shape, classes: int) -> Classifier:
@@ -87,7 +87,7 @@ def fedpa_celeba_cnn(shape: Shape, classes: int) -> Classifier:
         nn.Flatten(),
         nn.Linear(64 * (height // 8) * (width // 8), 32),
     )
-    return Classifier(extractor, 32, classes)
+    return Classifier(extractor, 32, classes, maps=10)
 
 
 def mlp(shape: Shape, classes: int) -> Classifier:
@@ -102,11 +102,15 @@ def mlp(shape: Shape, classes: int) -> Classifier:
 
 
 MODELS = {
-    "hfmds-cnn": Model(hfmds_cnn, 16, "two 5×5 convolutions (32, 64) with max-pool, linear 512; HFMDS-FL, SDA-FL"),
-    "fedpa-cnn": Model(fedpa_cnn, 1, "two 3×3 stride-2 convolutions (6, 16) with batch-norm, linear 32; FedPA"),
-    "fedpa-celeba-cnn": Model(
-        fedpa_celeba_cnn, 8, "3×3 convolutions (16, 32, 64) with max-pool, linear 32; FedPA on CelebA"
+    "hfmds-cnn": Model(
+        hfmds_cnn, 16, "two 5×5 convolutions (32, 64) with max-pool, linear 512; HFMDS-FL, SDA-FL", has_maps=True
     ),
-    "small-cnn": Model(small_cnn, 16, "two 5×5 convolutions (6, 16) with max-pool, linear 32; fast"),
+    "fedpa-cnn": Model(
+        fedpa_cnn, 1, "two 3×3 stride-2 convolutions (6, 16) with batch-norm, linear 32; FedPA", has_maps=True
+    ),
+    "fedpa-celeba-cnn": Model(
+        fedpa_celeba_cnn, 8, "3×3 convolutions (16, 32, 64) with max-pool, linear 32; FedPA on CelebA", has_maps=True
+    ),
+    "small-cnn": Model(small_cnn, 16, "two 5×5 convolutions (6, 16) with max-pool, linear 32; fast", has_maps=True),
     "mlp": Model(mlp, 1, "one hidden layer of 64; for tests"),
 }
