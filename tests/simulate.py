@@ -20,8 +20,8 @@ SMALL = {
 
 
 SYNTHESIS = {
-    "method": "hfmds+fedpa", "hfmds.every": 2, "hfmds.steps": 3, "hfmds.per_client": 10, "hfmds.group": 4,
-    "fedpa.gen_steps": 5,
+    "method": "hfmds+fedpa", "hfmds.layer": "features", "hfmds.every": 2, "hfmds.first": 2, "hfmds.steps": 3,
+    "hfmds.per_client": 10, "hfmds.group": 4, "fedpa.gen_steps": 5,
 }  # fmt: skip
 
 

@@ -25,13 +25,13 @@ class ImageSynthesis:
     mu: float = setting(
         0.5, "shift of the target features away from their prototype; 0: FMDS, below 0: easy (μ, eq. 10)"
     )
-    steps: int = setting(500, "optimisation steps per synthesis (T_g)", minimum=0)
-    lr: float = setting(0.02, "learning rate of Adam on the images", above=0)
+    steps: int = setting(40, "optimisation steps per synthesis (T_g; 500 in the paper)", minimum=0)
+    lr: float = setting(0.1, "learning rate of Adam on the images; 0.02 in the paper", above=0)
     layer: Literal["features", "maps"] = setting(
-        "features", "what is matched: the input of the head, as in the paper, or the flattened convolution maps"
+        "maps", "what is matched: the flattened convolution maps, or the input of the head, as in the paper"
     )
     match: Literal["kl", "kl-reverse", "kl-sum", "mse", "relative", "none"] = setting(
-        "kl", "loss between synthetic and real features; kl in the paper; relative: mse divided by the target's square"
+        "relative", "loss between synthetic and real features: kl in the paper; relative: mse over the target's square"
     )
     match_weight: float | Literal["auto"] = setting(
         1.0, "factor on the matching loss, or auto: see --hfmds.match-share", minimum=0
@@ -43,10 +43,14 @@ class ImageSynthesis:
     cam: Literal["relu", "raw", "none"] = setting(
         "relu", "mask on the features: positive part of the class activation, all of it as in eq. 11, or no mask"
     )
-    label_weight: float = setting(1.0, "factor on the cross-entropy of the images (L_C, eq. 12)", minimum=0)
-    tv: float = setting(0.0, "factor on the total variation, the mean difference of neighbouring pixels", minimum=0)
-    noise: float = setting(1.0, "standard deviation of the noise that images start from", minimum=0)
-    clamp: bool = setting(False, "keep synthetic pixels in the range of real ones")
+    label_weight: float = setting(
+        0.0, "factor on the cross-entropy of the images (L_C, eq. 12; 1 in the paper)", minimum=0
+    )
+    tv: float = setting(
+        0.3, "factor on the total variation, the mean difference of neighbouring pixels; 0 in the paper", minimum=0
+    )
+    noise: float = setting(0.1, "standard deviation of the noise that images start from; 1 in the paper", minimum=0)
+    clamp: bool = setting(True, "keep synthetic pixels in the range of real ones; not in the paper")
     coarse: int = setting(1, "optimise images of a side this many times smaller, and enlarge them", minimum=1)
     jitter: int = setting(0, "pixels by which images are shifted at random in every step, at most", minimum=0)
     tolerance: float = setting(0.0, "stop a synthesis once ten steps lower its loss by less than this share", minimum=0)
@@ -179,7 +183,9 @@ def optimise_images(
             if before - value < tolerance * before:
                 break
             before = value
-        (images.grad,) = torch.autograd.grad(loss, [images])
+        (gradient,) = torch.autograd.grad(loss, [images])
+        # The fused kernel goes through memory, in whatever order: both must have the same.
+        images.grad = gradient.contiguous(memory_format=torch.channels_last)
         optimizer.step()
         if limits is not None:
             with torch.no_grad():
