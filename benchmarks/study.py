@@ -29,18 +29,27 @@ SEVERE = {
     "rounds": 12, "local-steps": 30, "lr": 0.01, "privacy": 0, "checkpoint-every": 0,
     "hfmds.every": 6, "hfmds.first": 1, "hfmds.per-client": 40,
 }  # fmt: skip
-SEVERELY = {"1 class": ONE, "Dirichlet 0.01": {"partition": "dirichlet", "beta": 0.01, "min-samples": 10}}
+# Regime -> its partition, and its seeds: with others no draw of 10,000 gives every client ten samples.
+SEVERELY = {
+    "1 class": (ONE, (0, 1, 2)),
+    "Dirichlet 0.01": ({"partition": "dirichlet", "beta": 0.01, "min-samples": 10}, (0, 4, 2)),
+}
 REAL = {"hfmds.share": "real"}
 LETTER = {
     "hfmds.layer": "features", "hfmds.match": "kl", "hfmds.label-weight": 1, "hfmds.tv": 0, "hfmds.noise": 1,
     "hfmds.clamp": False, "hfmds.lr": 0.02, "hfmds.cam": "relu", "hfmds.mu": 0.5,
 }  # fmt: skip
 BOTH = {"method": "hfmds+fedpa", "fedpa.lambda-ge": 0.5, "fedpa.lambda-po": 0.01, "fedpa.lambda-po-floor": 0}
-# A sweep around the main job's weights, one at a time.
-MAIN = {
-    "preset": "hfmds-100clients", "rounds": 19, "tsne": 0, "test-size": 2_000,
-    "hfmds.alpha": 0.5, "fedpa.lambda-ge": 0.5, "fedpa.lambda-po": 0.01,
-}  # fmt: skip
+# The main job, and what each of its halves does.
+MAIN = {"preset": "hfmds-100clients", "rounds": 16, "tsne": 0, "test-size": 1_000, "privacy": 0, "checkpoint-every": 0}
+HALVES = {
+    "FedAvg": FEDAVG,
+    "HFMDS+FedPA": {},
+    "HFMDS": {"method": "hfmds"},
+    "real images": {"method": "hfmds"} | REAL,
+    "FedPA": {"method": "fedpa"},
+    "HFMDS+FedPA, unbounded": {"fedpa.ad-reach": "none"},
+}
 # SDA-FL's GANs and FedGAN's one are of the same size and trained as long.
 SDAFL = {"preset": "sdafl-mnist-small"}
 GAN = {"pool": 2000, "gan-rounds": 6, "gan-steps": 50, "gan-batch": 32, "gan-lr": 1e-3, "critic-steps": 2, "width": 12}
@@ -75,10 +84,10 @@ STUDIES = {
         "Dirichlet 0.05: HFMDS+FedPA": SHORT | DIRICHLET | BOTH,
     },
     "hfmds-severe": {
-        f"{regime}: {name}, seed {seed}": SEVERE | partition | method | {"seed": seed}
+        f"{regime}: {name}, seed {seeds[i]}": SEVERE | partition | method | {"seed": seeds[i]}
         for methods in ({"FedAvg": FEDAVG, "real images": REAL}, {"HFMDS": {}})
-        for seed in (0, 1, 2)
-        for regime, partition in SEVERELY.items()
+        for i in range(3)
+        for regime, (partition, seeds) in SEVERELY.items()
         for name, method in methods.items()
     },
     "hfmds-two-classes": {
@@ -89,7 +98,7 @@ STUDIES = {
     # What each choice does, with one class per client; FedAvg, the default and real images are in hfmds-severe.
     "hfmds-variants": {
         "the paper's letter, 100 steps": SEVERE | ONE | LETTER | {"hfmds.steps": 100},
-        "without mask": SEVERE | ONE | {"hfmds.cam": "none"},
+        "with the mask": SEVERE | ONE | {"hfmds.cam": "relu"},
         "features": SEVERE | ONE | {"hfmds.layer": "features"},
         "cross-entropy alone": SEVERE | ONE | {"hfmds.match": "none", "hfmds.label-weight": 1},
         "μ 0 (FMDS)": SEVERE | ONE | {"hfmds.mu": 0},
@@ -124,18 +133,22 @@ STUDIES = {
         if name != "2 classes" or not fewest
     },
     "main-job": {
-        "FedAvg": MAIN | FEDAVG,
-        "α 0.5, λ_ge 0.5, λ_po 0.01": MAIN,
-        "α 0.1": MAIN | {"hfmds.alpha": 0.1},
-        "α 0.3": MAIN | {"hfmds.alpha": 0.3},
-        "α 0.7": MAIN | {"hfmds.alpha": 0.7},
-        "λ_ge 0": MAIN | {"fedpa.lambda-ge": 0},
-        "λ_ge 0.1": MAIN | {"fedpa.lambda-ge": 0.1},
-        "λ_ge 2": MAIN | {"fedpa.lambda-ge": 2},
+        f"{name}, seed {seed}": MAIN | method | {"seed": seed} for seed in (0, 1, 2) for name, method in HALVES.items()
+    },
+    "main-job-two-classes": {
+        f"{name}, seed {seed}": MAIN | TWO | method | {"seed": seed}
+        for seed in (0, 1, 2)
+        for name, method in HALVES.items()
+    },
+    "main-job-weights": {
+        "λ_ge 0.5": MAIN | {"fedpa.lambda-ge": 0.5},
+        "λ_ge 5": MAIN | {"fedpa.lambda-ge": 5},
         "λ_po 0": MAIN | {"fedpa.lambda-po": 0},
         "λ_po 0.1": MAIN | {"fedpa.lambda-po": 0.1},
-        "λ_ge 5": MAIN | {"fedpa.lambda-ge": 5},
-        "α 0.3, λ_ge 2": MAIN | {"hfmds.alpha": 0.3, "fedpa.lambda-ge": 2},
+        "α 0.3": MAIN | {"hfmds.alpha": 0.3},
+        "α 0.7": MAIN | {"hfmds.alpha": 0.7},
+        "reach 0.5": MAIN | {"fedpa.ad-reach": 0.5},
+        "reach 2": MAIN | {"fedpa.ad-reach": 2},
     },
     "fedpa-mnist": {
         f"{name}, seed {seed}": {"preset": f"{preset}-mnist-reference", "seed": seed}

@@ -34,15 +34,18 @@ def setting(
     *,
     choices: Callable[[], Iterable[str]] | None = None,
     decides_result: bool = True,
+    formerly: Any = dataclasses.MISSING,
 ) -> Any:
     """A dataclass field that is also a flag: its default, one line of help, and the values it accepts.
 
     Without a maximum, LARGEST_WHOLE or LARGEST_NUMBER is the limit. `choices` gives the accepted words where they are
     found at run time; otherwise annotate the field with a Literal.
     `decides_result=False` marks a setting that changes where or how a run is done, but not its result.
+    `formerly` is what a run did that was recorded before there was the setting, if that is not its default.
     """
     limits = {"minimum": minimum, "above": above, "maximum": maximum}
     metadata = {"help": help, "choices": choices, "decides_result": decides_result, **limits}
+    metadata["formerly"] = default if formerly is dataclasses.MISSING else formerly
     return dataclasses.field(default=default, metadata=metadata)
 
 

@@ -70,8 +70,9 @@ PRESETS: dict[str, Preset] = {
         {
             "method": "hfmds+fedpa", "dataset": "shapes", "clients": 100, "active": 10, "rounds": 30,
             "partition": "classes", "classes_per_client": 1,
-            "hfmds.every": 5, "hfmds.steps": 50, "hfmds.per_client": 10, "hfmds.alpha": 0.5,
-            "fedpa.lambda_ge": 2.0, "fedpa.lambda_po": 0.01, "fedpa.lambda_po_floor": 0.0, "tsne": 400,
+            "hfmds.every": 10, "hfmds.per_client": 10,
+            "fedpa.lambda_ge": 2.0, "fedpa.lambda_po": 0.01, "fedpa.lambda_po_floor": 0.0, "fedpa.ad_reach": 1.0,
+            "tsne": 400,
         },
     ),
     "hfmds-cifar10": Preset(

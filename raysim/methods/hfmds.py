@@ -37,7 +37,7 @@ class HFMDS(LocalPrototypes, ImageSynthesis):
         minimum=0, maximum=1,
     )  # fmt: skip
     every: int = setting(20, "rounds between two syntheses (T_d)", minimum=1)
-    first: int | None = setting(1, "round of the first synthesis; none: T_d, as in the paper", minimum=1)
+    first: int | None = setting(1, "round of the first synthesis; none: T_d, as in the paper", minimum=1, formerly=None)
     per_client: int = setting(100, "synthetic images per client, at most its number of samples (B_g)", minimum=1)
     accumulate: bool = setting(False, "keep the images of earlier syntheses in the shared dataset")
     share: Literal["synthetic", "real"] = setting(

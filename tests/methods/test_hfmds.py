@@ -34,7 +34,7 @@ def client():
     model = FlatModel(build("mlp", (1, 8, 8), 5, seed=3).eval(), torch.device("cpu"))
     x, y = torch.randn(30, 1, 8, 8), torch.tensor([0, 1, 3] * 10)
     scale = Normalisation((120.0,), (60.0,)).on(torch.device("cpu"))
-    config = configure(method="hfmds")
+    config = configure(method="hfmds", **{"hfmds.layer": "features"})
     return Client(7, 20, config, 5, model, model.weights.clone(), x, y, {}, {"hfmds": {}}, {}, scale)
 
 
@@ -337,6 +337,6 @@ def test_settings_that_make_no_sense_are_one_line():
     with pytest.raises(InputError, match=r"--hfmds.layer maps: --model mlp has none; use features, or one of"):
         configure(method="hfmds", **{"hfmds.layer": "maps"})
     with pytest.raises(InputError, match=r"leave no loss; give one a weight"):
-        configure(method="hfmds", **{"hfmds.layer": "features", "hfmds.match": "none", "hfmds.label_weight": 0})
+        configure(method="hfmds", **{"hfmds.layer": "features", "hfmds.match": "none", "hfmds.tv": 0})
     with pytest.raises(InputError, match=r"--hfmds.match-weight must be a number or auto, not 'much'"):
         configure(method="hfmds", **{"hfmds.match_weight": "much"})

@@ -28,7 +28,9 @@ class ImageSynthesis:
     steps: int = setting(40, "optimisation steps per synthesis (T_g; 500 in the paper)", minimum=0)
     lr: float = setting(0.1, "learning rate of Adam on the images; 0.02 in the paper", above=0)
     layer: Literal["features", "maps"] = setting(
-        "maps", "what is matched: the flattened convolution maps, or the input of the head, as in the paper"
+        "maps",
+        "what is matched: the flattened convolution maps, or the input of the head, as in the paper",
+        formerly="features",
     )
     match: Literal["kl", "kl-reverse", "kl-sum", "mse", "relative", "none"] = setting(
         "relative", "loss between synthetic and real features: kl in the paper; relative: mse over the target's square"
@@ -41,15 +43,21 @@ class ImageSynthesis:
     )
     temperature: float = setting(1.0, "temperature of the softmax in the matching loss", above=0)
     cam: Literal["relu", "raw", "none"] = setting(
-        "relu", "mask on the features: positive part of the class activation, all of it as in eq. 11, or no mask"
+        "none",
+        "mask on the features: none, the class activation's positive part (relu, the paper's), or all of it (raw)",
     )
     label_weight: float = setting(
-        0.0, "factor on the cross-entropy of the images (L_C, eq. 12; 1 in the paper)", minimum=0
+        0.0, "factor on the cross-entropy of the images (L_C, eq. 12; 1 in the paper)", minimum=0, formerly=1.0
     )
     tv: float = setting(
-        0.3, "factor on the total variation, the mean difference of neighbouring pixels; 0 in the paper", minimum=0
+        0.3,
+        "factor on the total variation, the mean difference of neighbouring pixels; 0 in the paper",
+        minimum=0,
+        formerly=0.0,
     )
-    noise: float = setting(0.1, "standard deviation of the noise that images start from; 1 in the paper", minimum=0)
+    noise: float = setting(
+        0.1, "standard deviation of the noise that images start from; 1 in the paper", minimum=0, formerly=1.0
+    )
     clamp: bool = setting(True, "keep synthetic pixels in the range of real ones; not in the paper")
     coarse: int = setting(1, "optimise images of a side this many times smaller, and enlarge them", minimum=1)
     jitter: int = setting(0, "pixels by which images are shifted at random in every step, at most", minimum=0)
