@@ -28,7 +28,7 @@ class Classifier(nn.Module):
         """The features that follow from `maps(x)`."""
         return self._layers(slice(self.map_layers, None))(maps)
 
-    def _layers(self, which: slice) -> nn.Sequential:
+    def _layers(self, which: slice) -> nn.Module:
         if self.map_layers is None or not isinstance(self.extractor, nn.Sequential):
             raise ValueError("this classifier has no convolution maps")
         return self.extractor[which]

@@ -26,8 +26,8 @@ from tests.browser import Browser, needs_chromium
 
 TINY = ["--train-size", "100", "--test-size", "40", "--clients", "5", "--model", "small-cnn", "--in-process"]
 PARTS = [
-    "--method", "hfmds+fedpa", "--rounds", "4", "--hfmds.every", "2", "--hfmds.steps", "2", "--hfmds.per-client", "5",
-    "--fedpa.gen-steps", "3", "--tsne", "20",
+    "--method", "hfmds+fedpa", "--rounds", "4", "--hfmds.every", "2", "--hfmds.first", "2", "--hfmds.steps", "2",
+    "--hfmds.per-client", "5", "--fedpa.gen-steps", "3", "--tsne", "20",
 ]  # fmt: skip
 HOSTILE = "</script><script>throw 'in'</script><b>"
 
@@ -121,7 +121,16 @@ def test_every_figure_is_drawn_and_nothing_leaves_the_page(run, browser):
     assert len(pairs) > 5
     assert "a real image, and a synthetic one of client" in pairs[0]
     text = page.evaluate("document.body.innerText")
-    for word in ("attack.auc", "0.61 (0.5 to 0.7)", "actor lost", "<gone>", HOSTILE, "hfmds+fedpa on shapes"):
+    for word in (
+        "a synthesis: means over its images",
+        "cosine to the target",
+        "attack.auc",
+        "0.61 (0.5 to 0.7)",
+        "actor lost",
+        "<gone>",
+        HOSTILE,
+        "hfmds+fedpa on shapes",
+    ):
         assert word in text
     assert page.errors == []
     assert [url for url in page.requests if not url.startswith("data:")] == [(run / "report.html").as_uri()]

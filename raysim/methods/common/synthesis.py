@@ -105,7 +105,7 @@ class ImageSynthesis:
             if self.jitter:
                 images = images.roll(shifts.integers(-self.jitter, self.jitter + 1, 2).tolist(), (2, 3))
             z = layer(images)
-            return sum((weight * terms[name](images, z)).sum() for name, weight in weights.items())
+            return torch.stack([(weight * terms[name](images, z)).sum() for name, weight in weights.items()]).sum()
 
         kept = limits if self.clamp else None
         images = self.enlarged(optimise_images(start, objective, self.steps, self.lr, kept, self.tolerance), real)
