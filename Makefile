@@ -27,7 +27,7 @@ demo: $(SETUP)
 	@cluster/one_job.sh $(BIN) -- jobs/hfmds_100clients.py
 
 test: $(SETUP) lint
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
 
 test-slow: $(SETUP)
 	$(BIN)/python -m pytest -m slow --timeout 1800
@@ -37,7 +37,7 @@ chaos: $(SETUP)
 
 # FUZZ=500 for fewer cases, or more.
 fuzz: $(SETUP)
-	FUZZ=$(or $(FUZZ),5000) $(BIN)/python -m tests.fuzz
+	$(BIN)/python -m tests.fuzz --cases $(or $(FUZZ),5000)
 
 golden: $(SETUP)
 	$(BIN)/python -m tests.golden

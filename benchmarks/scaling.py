@@ -94,17 +94,17 @@ def exact_sums(asked: argparse.Namespace) -> str:
     """Adding one client's weights to an actor's sum, on one thread: in whole numbers, and in floating point."""
     import torch
 
-    from raysim.engine.fixed_point import encode_mean
+    from raysim.engine.fixed_point import ExactSums, mean_term
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     rows = []
     for size in asked.vectors:
         vector = torch.randn(size)
-        exact, single = encode_mean(vector, 0.01), vector.clone()
+        exact, single = ExactSums(), vector.clone()
         double = torch.zeros(size, dtype=torch.float64)
         ways: dict[str, Callable] = {
-            "exact": lambda total=exact, v=vector: total.add_(encode_mean(v, 0.01)),
+            "exact": lambda total=exact, v=vector: total.add({"model": mean_term(v, 0.01)}),
             "float64": lambda total=double, v=vector: total.add_(v, alpha=0.01),
             "float32": lambda total=single, v=vector: total.add_(v, alpha=0.01),
         }

@@ -9,33 +9,42 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from raysim.api import Comparison, Plan, Run, compare, open_run, plan, resume, run, search, sweep
     from raysim.cli import job
-    from raysim.config import RunConfig, resolve
+    from raysim.data.partitions import Partitioner
     from raysim.engine.callbacks import Callback
     from raysim.errors import InputError, PlanError, RaysimError
     from raysim.methods.base import Part, Upload
     from raysim.settings import setting
-    from raysim.single_run import run
 
 __version__ = "0.1.0"
 
+_API = "raysim.api"
 _EXPORTS = {
     "Callback": "raysim.engine.callbacks",
+    "Comparison": _API,
     "InputError": "raysim.errors",
     "Part": "raysim.methods.base",
+    "Partitioner": "raysim.data.partitions",
+    "Plan": _API,
     "PlanError": "raysim.errors",
     "RaysimError": "raysim.errors",
-    "RunConfig": "raysim.config",
+    "Run": _API,
     "Upload": "raysim.methods.base",
+    "compare": _API,
     "job": "raysim.cli",
-    "resolve": "raysim.config",
-    "run": "raysim.single_run",
+    "open_run": _API,
+    "plan": _API,
+    "resume": _API,
+    "run": _API,
+    "search": _API,
     "setting": "raysim.settings",
+    "sweep": _API,
 }
 
 __all__ = [
-    "Callback", "InputError", "Part", "PlanError", "RaysimError", "RunConfig", "Upload", "__version__", "job",
-    "resolve", "run", "setting",
+    "Callback", "Comparison", "InputError", "Part", "Partitioner", "Plan", "PlanError", "RaysimError", "Run", "Upload",
+    "__version__", "compare", "job", "open_run", "plan", "resume", "run", "search", "setting", "sweep",
 ]  # fmt: skip
 
 
@@ -43,7 +52,7 @@ def __getattr__(name: str) -> Any:
     """Import an exported name when it is first used."""
     if name not in _EXPORTS:
         raise AttributeError(f"module 'raysim' has no attribute '{name}'")
-    if name == "run":  # it imports Ray, which reads its environment then
+    if _EXPORTS[name] == _API:  # it imports Ray, which reads its environment then
         from raysim.engine.ray_runner.environment import secure_local_ray
 
         secure_local_ray()

@@ -25,6 +25,24 @@ LONGEST_TEXT = 4000  # characters: a path may have 4,096 bytes
 LONGEST_NAME = 200  # bytes between slashes or commas: a file's name may have 255, and some names get an ending
 
 
+class Given(str):
+    """The name of an object that was given in Python in place of a setting's text; the object is its `value`.
+
+    `source` is a digest of the object's source, found where it was given: another process may not have the source.
+    """
+
+    value: Any
+    source: str | None
+
+    def __new__(cls, name: str, value: Any, source: str | None = None) -> "Given":
+        given = super().__new__(cls, name)
+        given.value, given.source = value, source
+        return given
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Given, (str(self), self.value, self.source)
+
+
 def setting(
     default: Any,
     help: str,
@@ -34,19 +52,23 @@ def setting(
     *,
     choices: Callable[[], Iterable[str]] | None = None,
     decides_result: bool = True,
-    formerly: Any = dataclasses.MISSING,
+    own: bool = False,
 ) -> Any:
     """A dataclass field that is also a flag: its default, one line of help, and the values it accepts.
 
     Without a maximum, LARGEST_WHOLE or LARGEST_NUMBER is the limit. `choices` gives the accepted words where they are
     found at run time; otherwise annotate the field with a Literal.
+    `own=True` marks a setting that takes an object of the user's: `MODULE:NAME`, or in Python the object itself.
     `decides_result=False` marks a setting that changes where or how a run is done, but not its result.
-    `formerly` is what a run did that was recorded before there was the setting, if that is not its default.
     """
     limits = {"minimum": minimum, "above": above, "maximum": maximum}
-    metadata = {"help": help, "choices": choices, "decides_result": decides_result, **limits}
-    metadata["formerly"] = default if formerly is dataclasses.MISSING else formerly
-    return dataclasses.field(default=default, metadata=metadata)
+    metadata = {"help": help, "choices": choices, "decides_result": decides_result, "own": own, **limits}
+    return dataclasses.field(default=default, metadata=metadata | {"formerly": default})
+
+
+def formerly(value: Any, field: Any) -> Any:
+    """The setting `field`, whose default is not what runs did before there was the setting: they did this."""
+    return dataclasses.field(default=field.default, metadata=field.metadata | {"formerly": value})
 
 
 def setting_fields(cls: Any) -> dict[str, dataclasses.Field[Any]]:
@@ -68,10 +90,10 @@ def flag(key: str) -> str:
     return "--" + key.replace("_", "-")
 
 
-def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """`; did you mean 'x'?`, or `otherwise` if no known name is similar."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean '{close[0]}'?" if close else otherwise
+def nearest(name: str, known: Iterable[str], otherwise: str = "", prefix: str = "", similar: float = 0.6) -> str:
+    """`; did you mean 'x'?`, or `otherwise` if no known name is similar; `prefix` is put before what was meant."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=similar)
+    return f"; did you mean '{prefix}{close[0]}'?" if close else otherwise
 
 
 def is_switch(field: dataclasses.Field[Any]) -> bool:
@@ -79,20 +101,32 @@ def is_switch(field: dataclasses.Field[Any]) -> bool:
     return field.type is bool
 
 
+def choices_of(field: dataclasses.Field[Any]) -> tuple[str, ...]:
+    """The words that the setting accepts; empty if it takes any of its type."""
+    kind, _ = _kind(field)
+    if typing.get_origin(kind) is typing.Literal:
+        return typing.get_args(kind)
+    find = field.metadata["choices"]
+    return tuple(find()) if find else ()
+
+
 def convert(field: dataclasses.Field[Any], value: object, where: str, key: str) -> Any:
     """The value in the field's type and range; an InputError names its source (`where`) and the flag."""
     kind, optional = _kind(field)
+    if isinstance(value, Given):
+        if not field.metadata["own"]:
+            raise InputError(f"{where}: {flag(key)} takes no object; give {WORDS.get(kind, 'one of its words')}")
+        return value
     text = _text(value).strip()
     if optional and (value is None or text.lower() == "none"):
         return None
-    choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else _choices(field)
-    words = _words(field)
+    choices, words = choices_of(field), _words(field)
     expected = ("one of " + ", ".join(choices) if choices else WORDS[kind]) + "".join(f" or {word}" for word in words)
     expected += " or none" if optional else ""
     bad = InputError(f"{where}: {flag(key)} must be {expected}, not {_shown(text)}")
     if text in words:
         return text
-    if choices:
+    if choices and not (field.metadata["own"] and ":" in text):
         if text not in choices:
             raise bad
         return text
@@ -157,11 +191,6 @@ def _alternatives(field: dataclasses.Field[Any]) -> list[Any]:
     """The types that the field's type joins by |, or the one that it is."""
     joined = typing.get_origin(field.type) in (types.UnionType, typing.Union)
     return list(typing.get_args(field.type)) if joined else [field.type]
-
-
-def _choices(field: dataclasses.Field[Any]) -> tuple[str, ...]:
-    find = field.metadata["choices"]
-    return tuple(find()) if find else ()
 
 
 def _broken_limit(field: dataclasses.Field[Any], number: float) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -13,19 +14,23 @@ from typing import Any
 import numpy as np
 
 from raysim import models
-from raysim.config import RunConfig
+from raysim.config import RunConfig, from_record, resolve
 from raysim.data import Dataset, load
+from raysim.data.dataset import Columns
 from raysim.data.federated import FederatedData
 from raysim.data.federated_writer import Layout, release_memory, write
+from raysim.data.own_partition import OwnPartition
 from raysim.data.partitions import Partition
 from raysim.data.synthetic_tables import tables_digest
+from raysim.definitions import is_own
 from raysim.engine.callbacks import Callback, Callbacks
+from raysim.engine.ending import ending as end_of_process
 from raysim.engine.ray_runner import cluster
 from raysim.engine.ray_runner.plan import Plan, make_plan
-from raysim.engine.round_metrics import RoundMetrics
+from raysim.engine.round_metrics import RoundMetrics, late_mean
 from raysim.engine.runner import Runner, Started
 from raysim.engine.simulation import Result, Simulation
-from raysim.errors import RaysimError
+from raysim.errors import InputError, RaysimError
 from raysim.observe import dashboard
 from raysim.observe.best_effort import BestEffort
 from raysim.observe.features import FeatureMap
@@ -34,13 +39,22 @@ from raysim.observe.profiles import Profiles
 from raysim.observe.progress import Reporter
 from raysim.observe.ray_metrics import RayMetrics
 from raysim.observe.report import ReportWriter
+from raysim.observe.search_trial import search_trial
 from raysim.observe.synthetic import SyntheticImages
 from raysim.observe.trackers import Guarded, load_trackers
+from raysim.settings import Given
 from raysim.storage.checkpoint_writer import CheckpointWriter
 from raysim.storage.checkpoints import Checkpoints
-from raysim.storage.formats import read_summary
+from raysim.storage.formats import read_config
 from raysim.storage.lease import held
-from raysim.storage.run_directory import Recorder, RunDirectory, check_directory, run_directory
+from raysim.storage.run_directory import (
+    Recorder,
+    RunDirectory,
+    check_directory,
+    check_sources,
+    finished_run,
+    run_directory,
+)
 
 
 @dataclass
@@ -51,6 +65,8 @@ class Prepared:
     counts: np.ndarray  # samples per client and class
     client_bytes: int  # that an actor needs for the largest client's data
     notes: tuple[str, ...]  # what the user should know of the data
+    warnings: tuple[str, ...]  # what will probably not be what was meant
+    sources: dict[str, str]  # digests of what is the user's own, by setting: they decide the result like settings
 
 
 def run(config: RunConfig, reporter: Reporter | None = None) -> tuple[Path, dict[str, Any]]:
@@ -59,20 +75,25 @@ def run(config: RunConfig, reporter: Reporter | None = None) -> tuple[Path, dict
     out = run_directory(config)
     if finished := finished_before(config, out, reporter):
         return out, finished
-    reporter.say("\n".join(f"  {key} = {value}" for key, value in config.settings().items() if value is not None))
+    end_of_process.run_directory = str(out)
+    reporter.say_settings(config.settings())
     started = time.perf_counter()
     trackers = load_trackers(config.callback)
     inputs = [prepare(config)]  # in a list, so that the pixels can be let go of once they are stored
     prepared = described(config, *inputs[0])
     for note in prepared.notes:
         reporter.say(f"note: {note}")
+    for text in prepared.warnings:
+        reporter.say(f"warning: {text}")
     with ExitStack() as ending:
         lease = ending.enter_context(held(out))
         check_directory(config, out)  # again: until now another driver may have been at work there
+        check_sources(config, out, prepared.sources)
         if finished := finished_before(config, out, reporter):
             return out, finished
         with connected_runner(config, prepared, out, reporter) as (runner, plan):
             directory = RunDirectory(out, config.resume, lease)
+            directory.extend(config)
             reporter.say(f"run directory: {out}")
             data = store(config, *inputs.pop(), runner.put)
             release_memory()
@@ -81,15 +102,18 @@ def run(config: RunConfig, reporter: Reporter | None = None) -> tuple[Path, dict
             runner.on_event = lambda kind, /, **details: callbacks.on_event(kind, details)
             for note in prepared.notes:
                 runner.on_event("note", text=note)
+            for text in prepared.warnings:
+                runner.on_event("warning", text=text)
             try:
-                actors = runner.start(config, data)
+                actors = runner.start(without_driver_objects(config), data)
                 warn_of_mixed_hardware(actors, callbacks, reporter)
                 record_start(config, directory, prepared, data, actors=actors, plan=plan)
                 callbacks.on_start(config.settings(), out)
                 setup = time.perf_counter() - started
                 result = simulate(
-                    config, data, runner, actors, directory=directory, callbacks=callbacks, reporter=reporter
-                )
+                    config, data, runner, actors, directory=directory, callbacks=callbacks, reporter=reporter,
+                    sources=prepared.sources,
+                )  # fmt: skip
                 directory.write_models(result.models)  # before anything is drawn
                 summary = summarise(config, result) | callbacks.on_result(result)
             except RaysimError as error:
@@ -100,11 +124,29 @@ def run(config: RunConfig, reporter: Reporter | None = None) -> tuple[Path, dict
     return out, summary
 
 
+def to_resume(path: Path, given: dict[str, object], where: str) -> RunConfig:
+    """The configuration that goes on with a run: its own settings, and what is given `where` to run it.
+
+    Objects that the run was given in Python have to be given again.
+    """
+    if not (path / "config.json").exists():
+        raise InputError(f"resume: '{path}' is not a run directory; give the path a run printed")
+    source = str(path / "config.json")
+    layer = from_record(read_config(path)["settings"], source, given.get("method")) | {"overwrite": False}
+    return resolve([(source, layer), (where, given | {"resume": True, "out": str(path.resolve())})])
+
+
+def without_driver_objects(config: RunConfig) -> RunConfig:
+    """The configuration as actors get it and as it is recorded: without objects that only the driver uses."""
+    callback = None if isinstance(config.callback, Given) else config.callback
+    return dataclasses.replace(config, dataset=str(config.dataset), partition=str(config.partition), callback=callback)
+
+
 def finished_before(config: RunConfig, out: Path, reporter: Reporter) -> dict[str, Any]:
     """The summary of a run that is resumed although it is finished; empty if there is something to do."""
-    summary = read_summary(out) if config.resume else {}
-    if summary:
-        reporter.say(f"{out} is finished: nothing to go on with")
+    if summary := finished_run(config, out):
+        why = f" ({summary['stopped']})" if summary.get("stopped") else ""
+        reporter.say(f"{out} is finished{why}: nothing to go on with")
     return summary
 
 
@@ -113,13 +155,35 @@ def finished_before(config: RunConfig, out: Path, reporter: Reporter) -> dict[st
 
 def prepare(config: RunConfig) -> tuple[Dataset, Partition]:
     """Load and deal the data, checking on the way everything that can be wrong with it."""
+    partitioner = config.partitioner()
+    all_of_it = config.train_size is None and config.fraction is None
     dataset = load(
         config.dataset, data=config.data, download=config.download, image_size=config.image_size,
         train_size=config.train_size, fraction=config.fraction, test_size=config.test_size, seed=config.seed,
+        columns=Columns(config.image_column, config.label_column, partitioner.needs_column),
+        training_counts=partitioner.training_counts() if all_of_it else None,
     )  # fmt: skip
-    models.check(config.model, dataset.shape, dataset.classes)
-    dealt = config.partitioner().deal(dataset.train.y, dataset.classes, config.clients, config.seed)
+    check_model(config, dataset)
+    dealt = partitioner.deal(dataset.train.y, dataset.classes, config.clients, config.seed, dataset.clients)
     return dataset, dealt
+
+
+def check_model(config: RunConfig, dataset: Dataset) -> None:
+    """Raise an InputError unless the model can be trained on these images; an own one is built and tried."""
+    models.check(config.model, dataset.shape, dataset.classes)
+    if config.fuse > 1 and is_own(config.model):
+        from raysim.training import fused
+
+        module = models.build(config.model, dataset.shape, dataset.classes, config.seed)
+        fused.check(module, config.model, dataset.shape)
+
+
+def sources(config: RunConfig, dataset: Dataset) -> dict[str, str]:
+    """Digests of what is the user's own in a run: the source of its model and partition, and data in memory."""
+    partitioner = config.partitioner()
+    own_partition = partitioner.digest() if isinstance(partitioner, OwnPartition) else None
+    found = {"model": models.source(config.model), "dataset": dataset.digest, "partition": own_partition}
+    return {key: digest for key, digest in found.items() if digest}
 
 
 def described(config: RunConfig, dataset: Dataset, dealt: Partition) -> Prepared:
@@ -129,7 +193,15 @@ def described(config: RunConfig, dataset: Dataset, dealt: Partition) -> Prepared
         counts=dealt.counts(dataset.train.y, dataset.classes),
         client_bytes=largest_client(config, dataset, dealt),
         notes=(*dataset.notes, *dealt.notes),
+        warnings=tuple(idle_parts(config, dealt)),
+        sources=sources(config, dataset),
     )
+
+
+def idle_parts(config: RunConfig, dealt: Partition) -> list[str]:
+    """What to say of parts that never act in this run: without them the result would be the same, or nearly."""
+    reasons = ((part.name, part.idle(config, dealt.sizes)) for part in config.parts)
+    return [f"{name} never acts: {reason}" for name, reason in reasons if reason]
 
 
 def largest_client(config: RunConfig, dataset: Dataset, dealt: Partition) -> int:
@@ -205,6 +277,7 @@ def listeners(
         *([RayMetrics()] if with_ray and config.metrics else []),
         reporter,
         BestEffort(ReportWriter(), "report.html", complain),
+        *search_trial(),
         *trackers,
     ]
 
@@ -214,10 +287,12 @@ def record_start(
 ) -> None:
     """Write config.json."""
     directory.write_config(
-        config,
+        without_driver_objects(config),
         fingerprint=distinct(actors.fingerprints),
         plan=plan,
         classes=prepared.class_names,
+        shape=data.shape,
+        sources=prepared.sources,
         mean=data.normalisation.mean,
         std=data.normalisation.std,
     )
@@ -233,14 +308,15 @@ def warn_of_mixed_hardware(actors: Started, callbacks: Callbacks, reporter: Repo
 
 def simulate(
     config: RunConfig, data: FederatedData, runner: Runner, actors: Started, directory: RunDirectory,
-    callbacks: Callbacks, reporter: Reporter,
+    callbacks: Callbacks, reporter: Reporter, sources: dict[str, str],
 ) -> Result:  # fmt: skip
     """All rounds, from the last checkpoint on where the run is resumed."""
     if not config.checkpoint_every:
         history = directory.keep(0)
         return Simulation(config, data, runner, actors.model_bytes).run(callbacks.on_round, history)
     identity = {"settings": config.identity(), "data": data.digest(), "device": actors.fingerprints[0]}
-    checkpoints = Checkpoints(directory.path / "checkpoints", identity)
+    identity |= {"sources": sources} if sources else {}
+    checkpoints = Checkpoints(directory.path / "checkpoints", identity | {"run": directory.token})
     writer = CheckpointWriter(checkpoints, runner, runner.on_event, directory.synced_metrics)
     checkpoint = writer.load() if config.resume else None
     history = directory.keep(checkpoint.round, checkpoint.metrics) if checkpoint else directory.keep(0)
@@ -268,7 +344,8 @@ def summarise(config: RunConfig, result: Result) -> dict[str, Any]:
         "method": config.method,
         "final_accuracy": accuracies[-1],
         "best_accuracy": max(accuracies),
-        "late_accuracy": statistics.fmean(accuracies[-max(1, len(accuracies) // 4) :]),  # since single rounds wander
+        "best_five_accuracy": statistics.fmean(sorted(accuracies)[-5:]),
+        "late_accuracy": late_mean(accuracies),
         "rounds": len(history),
         "model_sha256": result.model_sha256,
         "server_state_sha256": result.server_state_sha256,
@@ -278,6 +355,7 @@ def summarise(config: RunConfig, result: Result) -> dict[str, Any]:
         "bytes_up": sum(metrics.bytes_up for metrics in history),
         "bytes_down": sum(metrics.bytes_down for metrics in history),
         "failures": sum(metrics.failures for metrics in history),
+        "stopped": result.stopped or None,
     }
 
 
@@ -290,6 +368,6 @@ def gflops_per_round(history: list[RoundMetrics]) -> dict[str, float]:
     """GFLOPs of one client: a round's training as counted in the last, each part's exchanges spread over the rounds."""
     totals: dict[str, float] = {}
     for metrics in history:
-        for name, gflops in metrics.gflops.items():
-            totals[name] = totals.get(name, 0.0) + (gflops if name == "training" else gflops / len(history))
+        for name, gflops in metrics.gflops.items():  # training is counted again where a run was extended
+            totals[name] = gflops if name == "training" else totals.get(name, 0.0) + gflops / len(history)
     return {name: round(gflops, 4) for name, gflops in totals.items()}

@@ -27,7 +27,7 @@ def pytest_sessionfinish(session, exitstatus):
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config):
     """Ray, started and stopped dozens of times in this process, has crashed its end after all tests had passed."""
-    if STATUS in config.stash:
+    if STATUS in config.stash and not hasattr(config, "workerinput"):  # pytest-xdist ends its workers itself
         ray.shutdown()
         config.get_terminal_writer().flush()
         leave(config.stash[STATUS])

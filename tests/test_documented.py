@@ -77,7 +77,7 @@ def test_it_runs(command, place):
 @pytest.mark.parametrize("command", [text for text, words in documented().items() if words[0] in MANY])
 def test_many_runs_can_be_configured(command, place):
     kind, *words = smaller(documented()[command], place)
-    assert getattr(grid, kind)(words).runs
+    assert grid.from_words(kind, words).runs
 
 
 @pytest.mark.slow

@@ -17,20 +17,29 @@ class Preset:
 _HFMDS_PAPER = {
     "model": "hfmds-cnn", "clients": 20, "active": 10, "rounds": 100, "weighting": "uniform",
     "batch_size": 10, "local_epochs": 1, "lr": 0.005, "momentum": 0.9, "weight_decay": 5e-4,
-    "partition": "dirichlet", "beta": 0.05,
+    "partition": "dirichlet", "beta": 0.05, "min_samples": 10,
 }  # fmt: skip
 
 # FedPA (TDSC 2024), section VI: 20 clients, half of them active, 200 rounds, Adam, seed 3.
 _FEDPA_PAPER = {
     "model": "fedpa-cnn", "clients": 20, "active": 10, "rounds": 200, "weighting": "samples",
     "batch_size": 32, "local_epochs": 20, "optimizer": "adam", "lr": 3e-4, "seed": 3, "partition": "dirichlet",
+    "min_samples": 10,
 }  # fmt: skip
 
 # The same by the authors' published code, which gave the figures: E = 20 is mini-batch steps, every client takes part.
+# It keeps 1,500 images per class of MNIST and FashionMNIST, half of EMNIST, and a client may have up to as much as an
+# even share of half the dataset (so twice that of a quarter); clients have at least 10 samples, outside MNIST 10 per
+# class.
 _FEDPA_REFERENCE = {
     "model": "fedpa-cnn", "clients": 20, "active": 20, "rounds": 200, "weighting": "samples",
     "batch_size": 32, "local_steps": 20, "drop_last": True, "optimizer": "sgd", "lr": 0.01, "lr_decay": 0.99,
     "momentum": 0.0, "seed": 3, "partition": "dirichlet", "normalise": "half", "evaluation": "clients",
+    "fedbn.keep": "statistics",
+}  # fmt: skip
+_FEDPA_REFERENCE_MNIST = {"dataset": "mnist", "beta": 0.1, "fraction": 0.25, "min_samples": 10, "quota": 2.0}
+_FEDPA_REFERENCE_FASHION = {
+    "dataset": "fashion_mnist", "beta": 0.3, "fraction": 0.25, "min_samples": 100, "quota": 2.0,
 }  # fmt: skip
 
 # HFMDS-FL table 1: B_g, T_g, T_d, α, μ, λ; the synthesis by the paper's letter, which is not the default.
@@ -42,12 +51,14 @@ _HFMDS_SETTINGS = {
 }  # fmt: skip
 
 # FedDPMS (CVPR workshops 2023), section 4.1; n, λ, α and σ, of its missing supplement, from the authors' code (whose
-# scripts also have σ 4 for FashionMNIST and CIFAR-100, 50 means per class for CIFAR-100).
+# scripts also have σ 4 for FashionMNIST and CIFAR-100, 50 means per class for CIFAR-100), and so the weights of the
+# methods it compares with. (That code multiplies FedProx's term by μ twice; MOON's weight on CIFAR-10 is 5.)
 _FEDDPMS_PAPER = {
     "method": "feddpms", "clients": 10, "active": 10, "rounds": 50, "weighting": "samples", "batch_size": 64,
     "local_epochs": 5, "optimizer": "adam", "lr": 1e-3, "lr_decay": 0.5, "lr_decay_every": 10,
     "partition": "dirichlet", "beta": 0.5, "feddpms.vae_weight": 0.05, "feddpms.first_stage": 0.4,
-    "feddpms.classes": 3, "feddpms.quota": 200, "feddpms.tries": 200, "feddpms.noise": 2.0,
+    "feddpms.classes": 3, "feddpms.quota": 200, "feddpms.tries": 200, "feddpms.noise": 2.0, "min_samples": 10,
+    "fedprox.mu": 0.001, "moon.mu": 10.0, "moon.temperature": 0.5, "fedmix.ratio": 0.05, "fedmix.mean_of": 64,
 }  # fmt: skip
 _FEDDPMS_CIFAR100 = _FEDDPMS_PAPER | {"dataset": "cifar100", "model": "feddpms-cifar-vae", "feddpms.classes": 10}
 # SDA-FL, appendix A (table 3). One class per client is the first third of its table 1: --classes-per-client 2 or 3 are
@@ -104,16 +115,15 @@ PRESETS: dict[str, Preset] = {
     ),
     "fedpa-mnist-reference": Preset(
         "FedPA table II as its authors' code computes it, MNIST, Dirichlet 0.1",
-        {"method": "fedpa_reference+fedbn", "dataset": "mnist", "beta": 0.1, "fraction": 0.25} | _FEDPA_REFERENCE,
+        {"method": "fedpa_reference+fedbn"} | _FEDPA_REFERENCE_MNIST | _FEDPA_REFERENCE,
     ),
     "fedpa-fashion-reference": Preset(
         "FedPA table II as its authors' code computes it, FashionMNIST, Dirichlet 0.3",
-        {"method": "fedpa_reference+fedbn", "dataset": "fashion_mnist", "beta": 0.3, "fraction": 0.25}
-        | _FEDPA_REFERENCE,
+        {"method": "fedpa_reference+fedbn"} | _FEDPA_REFERENCE_FASHION | _FEDPA_REFERENCE,
     ),
     "fedpa-emnist-reference": Preset(
         "FedPA table II as its authors' code computes it, EMNIST letters, Dirichlet 0.1",
-        {"method": "fedpa_reference+fedbn", "dataset": "emnist", "beta": 0.1, "fraction": 0.5}
+        {"method": "fedpa_reference+fedbn", "dataset": "emnist", "beta": 0.1, "fraction": 0.5, "min_samples": 260}
         | _FEDPA_REFERENCE
         | {"fedpa_reference.gen_lr": 1e-4},
     ),
@@ -121,7 +131,10 @@ PRESETS: dict[str, Preset] = {
         "FedPA table II as its authors' code computes it, CelebA iid (attribute and image size are our reading)",
         {"method": "fedpa_reference+fedbn", "dataset": "celeba"}
         | _FEDPA_REFERENCE
-        | {"model": "fedpa-celeba-cnn", "partition": "iid", "image_size": 84, "fedpa_reference.noise": 30},
+        | {
+            "model": "fedpa-celeba-cnn", "partition": "iid", "image_size": 84, "fedpa_reference.noise": 32,
+            "fedpa_reference.hidden": 128,
+        },
     ),
     "sdafl-mnist": Preset("SDA-FL table 1, MNIST, one class per client", {"dataset": "mnist"} | _SDAFL_PAPER),
     "sdafl-fashion": Preset(
@@ -199,8 +212,8 @@ PRESETS: dict[str, Preset] = {
         {"method": "fedavg", "dataset": "mnist", "beta": 0.1} | _FEDPA_PAPER,
     ),
     "fedavg-mnist-reference": Preset(
-        "FedAvg in the setting of fedpa-mnist-reference, batch-norm personal too",
-        {"method": "fedbn", "dataset": "mnist", "beta": 0.1, "fraction": 0.25} | _FEDPA_REFERENCE,
+        "FedAvg in the setting of fedpa-mnist-reference, batch-norm's statistics personal too",
+        {"method": "fedbn"} | _FEDPA_REFERENCE_MNIST | _FEDPA_REFERENCE,
     ),
     "fedavg-fashion": Preset(
         "FedAvg as compared in FedPA table II, FashionMNIST, Dirichlet 0.3",
@@ -220,7 +233,7 @@ PRESETS: dict[str, Preset] = {
         | {
             "dataset": "fashion_mnist", "model": "feddpms-vae", "image_size": 16, "train_size": 4_000,
             "test_size": 2_000, "beta": 0.1, "rounds": 12, "local_epochs": 10, "batch_size": 20,
-            "feddpms.reconstruction": 20.0, "feddpms.noise": 0.5, "feddpms.quota": 60, "feddpms.tries": 20,
+            "feddpms.noise": 0.5, "feddpms.quota": 60, "feddpms.tries": 20,
         },
     ),
     # For `raysim compare`: one model for all, the one FedDPMS needs; every weight as in docs/results.md.
@@ -230,7 +243,7 @@ PRESETS: dict[str, Preset] = {
             "method": "fedavg", "dataset": "fashion_mnist", "model": "feddpms-vae", "image_size": 16,
             "train_size": 2_000, "test_size": 1_000, "clients": 10, "active": 5, "partition": "classes",
             "classes_per_client": 2, "rounds": 12, "local_steps": 40, "batch_size": 32, "lr": 0.02,
-            "feddpms.reconstruction": 20.0, "feddpms.noise": 0.5, "feddpms.quota": 40, "feddpms.tries": 20,
+            "feddpms.noise": 0.5, "feddpms.quota": 40, "feddpms.tries": 20,
             "hfmds.every": 5, "hfmds.steps": 60, "hfmds.per_client": 50,
             "fedpa.lambda_ge": 0.5, "fedpa.lambda_po": 0.01, "fedgen.lambda_ge": 0.5,
             "sdafl.pool": 1_000, "sdafl.gan_slice": 3, "sdafl.server_steps": 20,
@@ -246,7 +259,7 @@ PRESETS: dict[str, Preset] = {
     ),
     "feddpms-cifar10": Preset(
         "FedDPMS table 1, CIFAR-10, Dirichlet 0.5; with --method fedavg its baseline",
-        _FEDDPMS_PAPER | {"dataset": "cifar10", "model": "feddpms-cifar-vae"},
+        _FEDDPMS_PAPER | {"dataset": "cifar10", "model": "feddpms-cifar-vae", "moon.mu": 5.0},
     ),
     "feddpms-cifar100": Preset(
         "FedDPMS table 1, CIFAR-100, Dirichlet 0.5; with --method fedavg its baseline", _FEDDPMS_CIFAR100
@@ -271,7 +284,7 @@ _SMALL_PARTS = {
     "feddpms": {"feddpms.quota": 50, "feddpms.tries": 20},
     "sdafl": {"sdafl.pool": 2000, "sdafl.gan_rounds": 20, "sdafl.server_steps": 10},
 }
-_AT_MOST = {"local_epochs": 2, "local_steps": 30}
+_AT_MOST = {"local_epochs": 2, "local_steps": 30, "min_samples": 10}
 
 
 def _small(preset: Preset) -> Preset:

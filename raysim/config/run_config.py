@@ -2,13 +2,14 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from raysim.data import partitions
 from raysim.data.partitions import Partitioner
 from raysim.errors import InputError
 from raysim.methods.base import Part, can_fuse
-from raysim.settings import as_dict, setting, setting_fields
+from raysim.rng import stream
+from raysim.settings import as_dict, flag, setting, setting_fields
 
 # Upper limits, far above what anyone has used: a value beyond them is a slip, and would end in a lack of memory.
 MOST_IMAGES = 10**15  # whether they fit is decided by the memory there is
@@ -21,10 +22,19 @@ MOST_ACTORS = 10**5
 class _DataSettings:
     """The settings before those of the partitions: what is trained, and on which data."""
 
-    method: str = setting("fedavg", "a method, or several joined by +; `raysim methods` lists them")
+    method: str = setting("fedavg", "a method, or several joined by +; `raysim methods` lists them", own=True)
     parts: tuple[Part, ...] = ()
 
-    dataset: str = setting("shapes", "a dataset by name (`raysim datasets`), or a folder of Parquet files or images")
+    dataset: str = setting(
+        "shapes", "a dataset by name (`raysim datasets`), a folder of Parquet files or images, or MODULE:FUNCTION",
+        own=True,
+    )  # fmt: skip
+    image_column: str | None = setting(
+        None, "column with the images, of Parquet files and own data; by default image or img"
+    )
+    label_column: str | None = setting(
+        None, "column with the labels, of Parquet files and own data; by default label or fine_label"
+    )
     data: str | None = setting(
         None, "folder to look for named datasets in; by default RAYSIM_DATA, or the folder data", decides_result=False
     )
@@ -49,7 +59,10 @@ class _DataSettings:
     active: int | None = setting(
         None, "clients that train in each round; by default all", minimum=1, maximum=MOST_CLIENTS
     )
-    partition: str = setting("dirichlet", "how the training samples are dealt to the clients", choices=partitions.names)
+    partition: str = setting(
+        "dirichlet", "how the training samples are dealt to the clients, or MODULE:NAME of an own one",
+        choices=partitions.names, own=True,
+    )  # fmt: skip
 
 
 if TYPE_CHECKING:
@@ -78,11 +91,19 @@ class RunConfig(_PartitionSettings):
     )
 
     rounds: int = setting(50, "number of communication rounds", minimum=1)
+    stop_accuracy: float | None = setting(
+        None, "end the run after the first round with at least this accuracy, from 0 to 1", above=0, maximum=1
+    )
+    patience: int | None = setting(
+        None, "end the run when its best accuracy is this many rounds old; only evaluated rounds count", minimum=1
+    )
     seed: int = setting(0, "seed of all random draws", minimum=0, maximum=2**63 - 1)
     weighting: Literal["samples", "uniform"] = setting(
         "samples", "weight of a client's model in the average: its number of samples, or the same for all (uniform)"
     )
-    model: str = setting("hfmds-cnn", "the classifier to train; `raysim models` lists them")
+    model: str = setting(
+        "hfmds-cnn", "the classifier to train: one that `raysim models` lists, or an own one as MODULE:NAME", own=True
+    )
     batch_size: int = setting(10, "samples per local step", minimum=1, maximum=MOST_ROWS)
     local_epochs: int | None = setting(
         None, "passes over a client's data per round; 1 unless --local-steps is given", minimum=1
@@ -107,6 +128,14 @@ class RunConfig(_PartitionSettings):
     privacy: int = setting(
         2000, "training images, and as many held-out ones, to attack at the end; 0: no privacy figures",
         minimum=0, decides_result=False,
+    )  # fmt: skip
+    measures: int = setting(
+        1000, "shared images to compare with as many held-out ones by their features at the end; 0: do not",
+        minimum=0, maximum=10**5, decides_result=False,
+    )  # fmt: skip
+    feature_kl: int = setting(
+        0, "held-out images by which to compare the active clients' features of a class every round; 0: do not",
+        minimum=0, maximum=10**6, decides_result=False,
     )  # fmt: skip
 
     actors: int | None = setting(
@@ -141,7 +170,7 @@ class RunConfig(_PartitionSettings):
     )
     callback: str | None = setting(
         None, "MODULE:CLASS to call at the start, every round and the end (docs/tracking.md); several joined by commas",
-        decides_result=False,
+        decides_result=False, own=True,
     )  # fmt: skip
     profile: bool = setting(
         False, "profile a client's training and every kind of exchange: tables and Chrome traces", decides_result=False
@@ -166,9 +195,16 @@ class RunConfig(_PartitionSettings):
     out: str | None = setting(None, "run directory; by default runs/<method>-<dataset>-<time>", decides_result=False)
     overwrite: bool = setting(False, "replace the run directory if it exists", decides_result=False)
 
+    LENGTH: ClassVar = ("rounds", "stop_accuracy", "patience")  # they decide after which round a run ends, no more
+
     def learning_rate(self, t: int) -> float:
         """The local learning rate in round t = 1, 2, …"""
         return self.lr * self.lr_decay ** ((t - 1) // self.lr_decay_every)
+
+    def cohort(self, t: int) -> list[int]:
+        """The clients that are active in round t = 1, 2, …, in order of id."""
+        drawn = stream(self.seed, "cohort", t).choice(self.clients, self.active or self.clients, replace=False)
+        return sorted(drawn.tolist())
 
     def partitioner(self) -> Partitioner:
         """The chosen partition with its settings."""
@@ -182,8 +218,13 @@ class RunConfig(_PartitionSettings):
         return values
 
     def identity(self) -> dict[str, object]:
-        """The settings that decide the result: a checkpoint can be resumed only by a run that agrees in them."""
-        ignored = {*self.operational()}
+        """The settings that decide a round's result: a checkpoint can be resumed only by a run that agrees in them.
+
+        The number of rounds is one of them only where a part goes by it.
+        """
+        ignored = {*self.operational(), *self.LENGTH}
+        if any(part.goes_by_rounds for part in self.parts):
+            ignored.remove("rounds")
         for part in self.parts:
             ignored |= {f"{part.name}.{key}" for key in _operational(type(part))}
         return {key: value for key, value in self.settings().items() if key not in ignored}
@@ -217,6 +258,9 @@ def check(config: RunConfig) -> RunConfig:
         raise InputError(f"--fuse: the loss of {alone[0]} is written for one client at a time; use --fuse 1")
     if config.fuse > 1 and config.compile != "no":
         raise InputError("--fuse has a step of its own that --compile does not know; leave one out")
+    for key in ("stop_accuracy", "patience"):
+        if getattr(config, key) is not None and not config.eval_every:
+            raise InputError(f"{flag(key)} needs the accuracy of rounds before the last; give --eval-every 1")
     if config.local_epochs is None and config.local_steps is None:
         config = dataclasses.replace(config, local_epochs=1)
     if config.active is None:

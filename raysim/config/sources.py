@@ -14,7 +14,7 @@ from raysim.config.presets import PRESETS
 from raysim.config.run_config import RunConfig, check
 from raysim.errors import InputError
 from raysim.methods.base import Part
-from raysim.settings import convert, flag, is_switch, nearest, setting_fields
+from raysim.settings import Given, convert, flag, is_switch, nearest, setting_fields
 
 Layer = tuple[str, dict[str, object]]  # where it comes from ("command line", a file, a preset), key -> value
 Fields = dict[str, Field[Any]]  # key -> setting; a part's keys begin with its prefix, as in fedprox.mu
@@ -22,6 +22,8 @@ Fields = dict[str, Field[Any]]  # key -> setting; a part's keys begin with its p
 # Of each pair a run has one: giving it in a later layer takes back the other of an earlier layer.
 EITHER_OR = (("local_epochs", "local_steps"), ("train_size", "fraction"), ("actors", "actor_per_client"))
 
+
+COMMAND_LINE, CALL = "command line", "this call"  # where settings are given: in a shell, or in Python
 
 LARGEST_TOML = 2**20  # bytes; every setting there is takes a hundredth
 
@@ -99,6 +101,21 @@ def from_toml(path: str) -> dict[str, object]:
     return values
 
 
+def _check_tables(where: str, values: dict[str, object]) -> None:
+    """Raise an InputError if a table is wrong, also that of a method which is not the run's: it may be one day."""
+    for key, value in values.items():
+        name, _, own = key.rpartition(".")
+        if name in methods.ALIASES:
+            raise InputError(
+                f"{where}: [{name}] has no settings of its own; write them into [{methods.ALIASES[name][0]}]"
+            )
+        if name in methods.names():
+            fields = {} if name == "fedavg" else setting_fields(methods.part_class(name))
+            if own not in fields:
+                raise _unknown(where, key, {f"{name}.{each}": field for each, field in fields.items()})
+            convert(fields[own], value, where, key)
+
+
 def _read_text(path: str) -> str:
     with Path(path).open("rb") as file:
         content = file.read(LARGEST_TOML + 1)  # and no more: it may be any file, or a device that never ends
@@ -107,28 +124,31 @@ def _read_text(path: str) -> str:
     return content.decode()
 
 
-def from_record(recorded: dict[str, object], where: str) -> dict[str, object]:
+def from_record(recorded: dict[str, object], where: str, method: object = None) -> dict[str, object]:
     """The settings that a run recorded in its config.json, completed with what it did where settings are new.
 
-    A setting that this raysim does not know is an InputError: ignoring it could change the result.
+    A setting that this raysim does not know is an InputError: ignoring it could change the result. `method` is the same
+    method as it was given in Python, whose parts cannot be found by their names.
     """
-    fields = _Known.of(str(recorded.get("method", RunConfig.method))).fields
+    name = str(recorded.get("method", RunConfig.method))
+    fields = _Known.of(method if isinstance(method, Given) and method == name else name).fields
     for key in recorded:
         if key not in fields:
             raise InputError(f"{where}: unknown setting {flag(key)}; a newer raysim wrote it: use that one")
     return {key: field.metadata["formerly"] for key, field in fields.items()} | recorded
 
 
-def load_layers(command_line: dict[str, object], defaults: dict[str, object]) -> list[Layer]:
-    """The layers of one call, first to last: the job file's defaults, --preset, --config, the flags.
+def load_layers(given: dict[str, object], defaults: dict[str, object], where: str = COMMAND_LINE) -> list[Layer]:
+    """The layers of one call, first to last: the job file's defaults, --preset, --config, and what was given `where`.
 
     The defaults may name a preset too, on which they stand.
     """
-    first, flags = dict(defaults), dict(command_line)
+    first, flags = dict(defaults), dict(given)
     layers: list[Layer] = [*_preset(first), ("job", first), *_preset(flags)]
     if (path := take(flags, "config")) is not None:
         layers.append((path, from_toml(path)))
-    return [*layers, ("command line", flags)]
+        _check_tables(*layers[-1])
+    return [*layers, (where, flags)]
 
 
 def _preset(values: dict[str, object]) -> list[Layer]:
@@ -190,7 +210,7 @@ def _read(given: dict[str, object], where: str, known: _Known) -> dict[str, obje
             values[key] = convert(known.fields[key], value, where, key)
         elif part not in methods.names() or part in known.parts:
             raise _unknown(where, f"no_{key}" if value is Switch.OFF else key, known.fields)
-        elif where == "command line":
+        elif where in (COMMAND_LINE, CALL):
             # In a preset they do nothing if a later --method leaves their part out; a flag is a mistake.
             raise InputError(f"{where}: {flag(key)} belongs to {part}, which is not in --method {known.method}")
     return values
@@ -203,5 +223,6 @@ def _without_value(key: str, value: Switch, fields: Fields) -> InputError:
 
 
 def _unknown(where: str, key: str, fields: Fields) -> InputError:
-    hint = nearest(flag(key), map(flag, [*fields, "preset", "config"]), "; see `raysim run --help`")
+    known = (flag(name).removeprefix("--") for name in [*fields, "preset", "config"])
+    hint = nearest(flag(key).removeprefix("--"), known, "; see `raysim run --help`", prefix="--")
     return InputError(f"{where}: unknown setting {flag(key)}{hint}")

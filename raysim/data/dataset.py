@@ -22,6 +22,18 @@ class Split:
 
 
 @dataclass(frozen=True)
+class Columns:
+    """The columns of a table to read; None: those with the usual names, and none with the clients."""
+
+    image: str | None = None
+    label: str | None = None
+    client: str | None = None
+
+
+USUAL = Columns()
+
+
+@dataclass(frozen=True)
 class Dataset:
     """A loaded dataset."""
 
@@ -30,6 +42,8 @@ class Dataset:
     train: Split
     test: Split
     notes: tuple[str, ...] = ()  # one line each, shown to the user
+    clients: np.ndarray | None = None  # whose each training image is, where a column of the data says so
+    digest: str | None = None  # of data that was in memory: nothing else tells it from other data
 
     @property
     def classes(self) -> int:
@@ -50,6 +64,7 @@ class Source:
 
     y: np.ndarray  # int64 [N]
     read: Callable[[np.ndarray, int | None], np.ndarray]  # (ascending rows, image size) -> uint8 [rows, C, H, W]
+    clients: np.ndarray | None = None  # whose each row is, where that was asked for
 
 
 @dataclass(frozen=True)
@@ -63,6 +78,8 @@ class Found:
     name: str | None = None  # if it is not the one that was asked for
     image_size: int | None = None  # unless the user gives another
     sized: bool = False  # whether the splits already have the sizes that were asked for
+    has_columns: bool = False  # whether it was read from the columns that were asked for
+    digest: str | None = None  # of data that was in memory
 
 
 def home_path(name: str | Path) -> Path:
@@ -98,11 +115,19 @@ def keep_stratified(y: np.ndarray, count: int, rng: np.random.Generator) -> np.n
     return np.sort(np.concatenate(kept))
 
 
-def hold_out(y: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Rows for training and for testing: a sixth of each class is for testing, at least one if it has two images."""
+def hold_out(
+    y: np.ndarray, rng: np.random.Generator, counts: tuple[int, ...] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows for training and for testing: a sixth of each class is for testing, at least one if it has two images.
+
+    With `counts`, so many of each class are for training, and the rest is for testing.
+    """
     held = []
     for c in np.unique(y):
         rows = rng.permutation(np.flatnonzero(y == c))
-        held.append(rows[: max(len(rows) // HELD_OUT, min(len(rows) - 1, 1))])
+        if counts is None:
+            held.append(rows[: max(len(rows) // HELD_OUT, min(len(rows) - 1, 1))])
+        else:
+            held.append(rows[counts[c] if c < len(counts) else 0 :])
     test = np.sort(np.concatenate(held))
     return np.setdiff1d(np.arange(len(y)), test), test

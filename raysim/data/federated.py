@@ -29,9 +29,36 @@ class Chunks:
 
     def read(self, item: int) -> tuple[np.ndarray, np.ndarray]:
         """The item's samples, read-only and without a copy."""
-        x, y = fetch(self.objects[self.chunk[item]])
+        return self.rows(item, *fetch(self.objects[self.chunk[item]]))
+
+    def rows(self, item: int, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The item's part of the object in which it lies."""
         rows = slice(self.start[item], self.stop[item])
         return x[rows], y[rows]
+
+
+class ChunkReader:
+    """Reads one item after the other, and keeps the object of the last one: the next item mostly lies in it too.
+
+    Fetching an object costs up to 0.3 ms, a sixth of a small client's whole work.
+    """
+
+    def __init__(self, chunks: Chunks):
+        self.chunks = chunks
+        self.number: int | None = None  # of the object kept
+        self.kept: Any = None
+
+    def read(self, item: int) -> tuple[np.ndarray, np.ndarray]:
+        """The item's samples, read-only and without a copy."""
+        number = self.chunks.chunk[item]
+        if number != self.number:
+            self.release()  # first, so that the store need not hold two objects for us
+            self.number, self.kept = number, fetch(self.chunks.objects[number])
+        return self.chunks.rows(item, *self.kept)
+
+    def release(self) -> None:
+        """Let the store have the object back: it may need the room."""
+        self.number, self.kept = None, None
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from raysim.data.dataset import (
     HELD_OUT,
     MAX_SIDE,
+    USUAL,
     Dataset,
     Found,
     Source,
@@ -21,37 +23,37 @@ from raysim.data.loaders import Request, all_loaders, catalogue
 from raysim.data.memory import check_images_fit
 from raysim.errors import InputError
 from raysim.rng import stream
-from raysim.settings import nearest
+from raysim.settings import Given, nearest
 
 
-def load(
-    name: str,
-    *,
-    data: str | Path | None = None,
-    download: bool = False,
-    image_size: int | None = None,
-    train_size: int | None = None,
-    fraction: float | None = None,
-    test_size: int | None = None,
-    seed: int = 0,
-) -> Dataset:
-    """A dataset by name (`catalogue` has them all) or by the path of a folder of Parquet files or images.
+def load(name: str, **options: Any) -> Dataset:
+    """A dataset by name (`catalogue` has them all), by the path of a folder of Parquet files or images, or an own one.
 
-    `data` is the folder to look for named ones in (default: RAYSIM_DATA, or the folder data). `train_size` or
-    `fraction`, and `test_size`, keep a seeded part with the same share of every class, in its order; of `shapes`, so
-    many are generated.
+    Options are those of a `Request`. `data` is the folder to look for named ones in (default: RAYSIM_DATA, or the
+    folder data). `train_size` or `fraction`, and `test_size`, keep a seeded part with the same share of every class, in
+    its order; of `shapes`, so many are generated. Without a test split, a sixth of each class is held out for it; or,
+    with `training_counts`, all images of a class beyond so many.
 
     >>> dataset = load("shapes", train_size=50, test_size=10)
     >>> dataset.train.x.shape, dataset.classes
     ((50, 3, 32, 32), 10)
     """
-    folder = _folder(name, data)
-    request = Request(name, folder, data, download, image_size, train_size, fraction, test_size, seed)
+    request = Request(name, _folder(name, options.get("data")), **options)
     _check(request)
     for loader in all_loaders():
         if (found := loader.find(request)) is not None:
-            return _read(found, replace(request, name=found.name or name, image_size=image_size or found.image_size))
+            _check_columns(request, found)
+            size = request.image_size or found.image_size
+            return _read(found, replace(request, name=found.name or name, image_size=size))
     raise _unknown(name)
+
+
+def _check_columns(request: Request, found: Found) -> None:
+    if request.columns != USUAL and not found.has_columns:
+        raise wrong(
+            f"--dataset {request.name} has no columns to choose from (--image-column, --label-column, "
+            "--client-column); Parquet files and own data have"
+        )
 
 
 def _check(request: Request) -> None:
@@ -68,6 +70,8 @@ def _check(request: Request) -> None:
 
 def _folder(name: str, data: str | Path | None) -> Path | None:
     """The folder that a name means: the path itself, or one in the folder of the datasets."""
+    if isinstance(name, Given):
+        return None
     path = home_path(name)
     try:
         if not path.is_dir() and data is not None:
@@ -92,14 +96,21 @@ def _unknown(name: str) -> InputError:
 def _read(found: Found, request: Request) -> Dataset:
     """Choose the rows by their labels, then read only those."""
     name, image_size = request.name, request.image_size
+    if len(found.class_names) < 2:
+        only = f" ('{found.class_names[0]}')" if found.class_names else ""
+        raise wrong(f"{name}: all images are of one class{only}; a classifier needs two: give a dataset with more")
     notes, test_source = found.notes, found.test
     train_rows = np.arange(len(found.train.y))
     if test_source is None:
-        train_rows, test_rows = hold_out(found.train.y, stream(request.seed, "data/held-out"))
+        train_rows, test_rows = hold_out(found.train.y, stream(request.seed, "data/held-out"), request.training_counts)
         test_source = found.train
         if not len(test_rows):
-            raise wrong(f"{name}: one image per class leaves none to test on; add images or a test split")
-        notes += (f"{name}: no test split; a seeded 1/{HELD_OUT} of each class ({len(test_rows)} images) is held out",)
+            taken = "the partition's table" if request.training_counts else "one image per class"
+            raise wrong(f"{name}: {taken} leaves none to test on; add images or a test split")
+        held = (
+            "what the partition's table leaves" if request.training_counts else f"a seeded 1/{HELD_OUT} of each class"
+        )
+        notes += (f"{name}: no test split; {held} ({len(test_rows)} images) is held out",)
     else:
         test_rows = np.arange(len(test_source.y))
     if not found.sized:
@@ -121,6 +132,8 @@ def _read(found: Found, request: Request) -> Dataset:
         Split(np.ascontiguousarray(train), found.train.y[train_rows]),
         Split(np.ascontiguousarray(test), test_source.y[test_rows]),
         notes,
+        None if found.train.clients is None else found.train.clients[train_rows],
+        found.digest,
     )
 
 

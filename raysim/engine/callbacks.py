@@ -16,8 +16,8 @@ class Callback:
     def on_start(self, settings: dict[str, Any], out: Path) -> None:
         """Called before the first round, with every setting by name and the run directory."""
 
-    def on_round(self, metrics: RoundMetrics) -> bool | None:
-        """Called after each round; return True to end the run here.
+    def on_round(self, metrics: RoundMetrics) -> str | bool | None:
+        """Called after each round; return True, or the reason as a text, to end the run here.
 
         A round that has to be repeated after a failure is reported again.
         """
@@ -48,10 +48,10 @@ class Callbacks(Callback):
         for callback in self.callbacks:
             callback.on_start(settings, out)
 
-    def on_round(self, metrics: RoundMetrics) -> bool:
-        """Tell all of them, and then say whether any wants the run to end."""
+    def on_round(self, metrics: RoundMetrics) -> str | bool | None:
+        """Tell all of them, and then say whether one wants the run to end: the first answer counts."""
         answers = [callback.on_round(metrics) for callback in self.callbacks]
-        return any(answers)
+        return next((answer for answer in answers if answer), None)
 
     def on_event(self, kind: str, details: dict[str, Any]) -> None:
         for callback in self.callbacks:

@@ -19,14 +19,16 @@ class Checkpoint:
     shared: dict[str, tuple[int, pa.Table]] = field(default_factory=dict)  # part -> round it is from, table
     metrics: str = ""  # the digest of the lines of metrics.jsonl up to this round
     begun: dict[str, Any] | None = None  # what was done of the next round, where that stopped between two exchanges
+    stopped: dict[str, Any] | None = None  # why the run was ended here, and under which settings of its length
 
 
 class CheckpointKeeper(Protocol):
     """Keeps checkpoints of a run, written while the run goes on."""
 
     def save(
-        self, t: int, snapshot: Any, states: dict[int, Any], shared: dict[str, Any], begun: dict[str, Any] | None = None
-    ) -> None:
+        self, t: int, snapshot: Any, states: dict[int, Any], shared: dict[str, Any],
+        begun: dict[str, Any] | None = None, stopped: dict[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         """Begin to write a checkpoint; snapshot, states and shared are references, or hold them."""
         ...
 

@@ -13,18 +13,23 @@ from typing import Any
 import numpy as np
 import torch
 
+from raysim import models
+from raysim.data.federated import ChunkReader
 from raysim.data.object_store import LostObject
 from raysim.engine.failures import ClientFailure, Decision, FailurePolicy
-from raysim.engine.fixed_point import NotSummable, encode_mean, encode_sum
+from raysim.engine.fixed_point import ExactSums, NotSummable, Term, mean_term, sum_term
 from raysim.engine.hosted_model import ClientStates, HostedModel
 from raysim.engine.messages import Broadcast, ClientReport, PassAnswer, States
 from raysim.engine.work_queue import Group
+from raysim.measures import feature_kl
 from raysim.methods.base import Part, Upload
 from raysim.tensors import size_in_bytes, to_host
 from raysim.training import fused
 from raysim.training.client import PERSONAL, Client, begin, forward, split_labelled, train
-from raysim.training.device import compiled
+from raysim.training.device import compiled, trouble_of
 from raysim.training.profiling import FlopCounter, profiling
+
+LONE_SAMPLE = "Expected more than 1 value per channel when training"  # torch's batch-norm, of a batch of one
 
 log = logging.getLogger(__name__)  # on Ray the actor's own log, which the dashboard shows
 
@@ -35,7 +40,7 @@ class ClientAnswer:
 
     report: ClientReport
     each: dict[str, Any] | None = None  # what travels client by client, by part
-    sums: dict[str, torch.Tensor] = field(default_factory=dict)  # its terms of the sums, encoded
+    sums: dict[str, Term] = field(default_factory=dict)  # its terms of the sums
     state: dict[str, Any] | None = None
 
 
@@ -59,9 +64,11 @@ class ClientWork:
         fuse = self.config.fuse
         self.stack = fused.Stack(hosted.model, fuse, self.config.model) if fuse > 1 else None
         self.forward = compiled(forward, self.config, hosted.device)
-        self.sums: dict[str, torch.Tensor] = {}
+        self.reader = ChunkReader(hosted.data.clients)
+        self.sums = ExactSums()
         self.summed = 0  # clients in the sums
         self.profile: tuple[str, str] | None = None  # not yet handed over with a report
+        self.held_out: tuple[np.ndarray, np.ndarray] | None = None  # images and labels of --feature-kl, once needed
 
     def train(self, broadcast: Broadcast, groups: list[Group], states: States) -> PassAnswer:
         """Train the clients of these groups; the trained models go into this actor's sums."""
@@ -74,6 +81,7 @@ class ClientWork:
                 continue
             for client_id in group:
                 answers += self._attempt([client_id], partial(self._train_alone, client_id, kept))
+        self.reader.release()
         return _columns(answers)
 
     def reply(self, broadcast: Broadcast, groups: list[Group], states: States, part_name: str) -> PassAnswer:
@@ -84,13 +92,14 @@ class ClientWork:
         answers: list[ClientAnswer] = []
         for group in groups:
             answers += self._attempt(group, partial(self._reply_together, group, kept, part))
+        self.reader.release()
         return _columns(answers)
 
     def collect(self) -> tuple[int, dict[str, np.ndarray]]:
         """Hand over the sums since the last call, with the number of clients in them."""
-        summed, sums = self.summed, self.sums
-        self.summed, self.sums = 0, {}
-        return summed, {key: to_host(total) for key, total in sums.items()}
+        summed, totals = self.summed, to_host(self.sums.totals)
+        self._nothing_summed()
+        return summed, totals
 
     # -- one client or group -----------------------------------------------------------------------------------------
 
@@ -98,6 +107,7 @@ class ClientWork:
         """Train one client by itself."""
         with self._blamed_on(client_id):
             client = self._client(client_id, states)
+            self._seed_model(client)
             with self._counted(client_id) as counter, self._profiled(client_id):
                 self.hosted.load(client.global_weights, self.hosted.personal_mask(), client.state)
                 terms = train(client)
@@ -116,9 +126,10 @@ class ClientWork:
                 clients.append(client)
                 starts.append(model.weights.clone())
         model.module.eval()
+        self._seed_model(clients[0])
         with self._blamed_on(*group), self._counted(*group) as counter, self._profiled(*group):
             trained = fused.train(stack, clients, starts)
-        rows = sum(len(batch) for client in clients for batch in client.batches()) if counter else 0
+        rows = sum(sum(client.batch_sizes) for client in clients)
         answers = []
         for client, weights, terms in trained:
             try:
@@ -126,8 +137,11 @@ class ClientWork:
                     model.load(weights)
                     weight, uploads = self._end(client)
                     # Of the group's operations, its share by samples.
-                    flops = _flops(counter) * sum(map(len, client.batches())) / rows + own.total if own else 0.0
-                    answers.append(self._trained(Trained(client, terms, weight, uploads, flops)))
+                    flops = _flops(counter) * sum(client.batch_sizes) / rows + own.total if own else 0.0
+                    answer = self._trained(Trained(client, terms, weight, uploads, flops))
+                    # Its terms are added with those of the group, after the next client's weights have been loaded.
+                    answer.sums = {key: term.kept() for key, term in answer.sums.items()}
+                    answers.append(answer)
             except ClientFailure as failure:
                 if self.policy.fused_client_failed() is not Decision.SKIP:
                     raise
@@ -140,6 +154,7 @@ class ClientWork:
         self.hosted.model.load(self.hosted.weights[0])
         with self._blamed_on(*group):
             clients = [self._client(k, states) for k in group]
+            self._seed_model(clients[0])
             with self._counted(group[0]) as counter, self._profiled(group[0]):
                 replies = part.reply(clients)
             flops = _flops(counter) / len(group)
@@ -148,7 +163,7 @@ class ClientWork:
 
     def _client(self, client_id: int, states: ClientStates) -> Client:
         hosted = self.hosted
-        x, y = hosted.to_batch(*hosted.data.clients.read(client_id))
+        x, y = hosted.to_batch(*self.reader.read(client_id))
         unlabelled = None
         if self.config.labelled is not None:
             x, y, unlabelled = split_labelled(x, y, self.config.labelled, self.config.seed, client_id)
@@ -168,10 +183,16 @@ class ClientWork:
             state=state,
             shared=hosted.shared,
             normalisation=hosted.normalisation,
+            kept=hosted.kept,
             had_state=client_id in states,
             unlabelled=unlabelled,
             forward=self.forward,
         )
+
+    def _seed_model(self, client: Client) -> None:
+        """Let what an own model draws (dropout) depend on the client and the round alone, not on who came before."""
+        if models.draws(self.config.model):
+            torch.manual_seed(int(client.stream("model").integers(2**63)))
 
     def _end(self, client: Client) -> tuple[float, dict[str, Upload]]:
         """Aggregation weight and uploads of a client whose trained weights the model holds."""
@@ -193,17 +214,35 @@ class ClientWork:
         if model.weights.shape != done.client.global_weights.shape:
             raise ValueError(f"its model has {model.weights.shape}, not {done.client.global_weights.shape}")
         key = f"model/{broadcast.route.get(done.client.id, 0)}"
-        term = encode_mean(model.weights, done.weight / broadcast.total_weight)
-        return self._answer(done, {key: term}, model.weights.nbytes)
+        term = mean_term(model.weights, done.weight / broadcast.total_weight)
+        answer = self._answer(done, {key: term}, model.weights.nbytes)
+        if self.config.feature_kl and (moments := self._class_moments()):
+            answer.each = (answer.each or {}) | {feature_kl.NAME: moments}
+        return answer
 
-    def _answer(self, done: Trained, sums: dict[str, torch.Tensor] | None = None, sent: int = 0) -> ClientAnswer:
+    @torch.no_grad()
+    def _class_moments(self) -> dict[str, np.ndarray]:
+        """What --feature-kl compares: moments of the features of held-out images by the model as it is trained now."""
+        if self.held_out is None:
+            self.held_out = feature_kl.held_out_images(self.hosted.data, self.config.feature_kl)
+        images, labels = self.held_out
+        size, module = self.config.eval_batch, self.hosted.model.module
+        batches = [
+            self.hosted.to_batch(images[i : i + size], labels[i : i + size]) for i in range(0, len(labels), size)
+        ]
+        if not batches:
+            return {}
+        features = torch.cat([module.features(x) for x, _ in batches])
+        return to_host(feature_kl.class_moments(features, torch.cat([y for _, y in batches])))
+
+    def _answer(self, done: Trained, sums: dict[str, Term] | None = None, sent: int = 0) -> ClientAnswer:
         """The client's uploads and state, added to these terms of the sums and bytes sent."""
         client, sums = done.client, sums or {}
         each: dict[str, Any] = {}
         shapes: dict[str, tuple] = {}
         for name, upload in done.uploads.items():
             cohort = self.hosted.broadcast.cohort
-            sums |= {f"{name}/{key}": encode_sum(value, cohort) for key, value in upload.sum.items()}
+            sums |= {f"{name}/{key}": sum_term(value, cohort) for key, value in upload.sum.items()}
             if alone := upload.client_by_client():
                 each[name] = to_host(alone)
             shapes |= upload.shapes(name)
@@ -227,7 +266,11 @@ class ClientWork:
     def _hold(self, broadcast: Broadcast) -> None:
         """Hold the broadcast; the sums of a new pass start from nothing."""
         if self.hosted.hold(broadcast):
-            self.sums, self.summed = {}, 0
+            self._nothing_summed()
+
+    def _nothing_summed(self) -> None:
+        self.sums.clear()
+        self.summed = 0
 
     def _attempt(self, group: Group, work: Callable[[], list[ClientAnswer]]) -> list[ClientAnswer]:
         """Do the work of clients that go together, again or without them as the failure policy says; then add it up."""
@@ -235,7 +278,7 @@ class ClientWork:
         answers: list[ClientAnswer] = []
         while not answers:
             try:
-                answers = work()
+                answers = self._with_room(work)
             except ClientFailure as failure:
                 errors.append(failure.message)
                 decision = self.policy.client_failed(len(errors))
@@ -247,12 +290,21 @@ class ClientWork:
         if errors:  # reported with the first of the group
             answers[0].report = replace(answers[0].report, errors=(*errors, *answers[0].report.errors))
         for answer in answers:  # now that nothing can go wrong any more
-            for key, term in answer.sums.items():
-                if (total := self.sums.setdefault(key, term)) is not term and total.shape == term.shape:
-                    total.add_(term)  # else the driver, which sees all shapes, drops the whole pass
+            self.sums.add(answer.sums)
             answer.sums = {}
         self.summed += len(answers)
         return answers
+
+    def _with_room(self, work: Callable[[], list[ClientAnswer]]) -> list[ClientAnswer]:
+        """Do the work; where the device's memory is full, once more without anything that is kept for speed alone."""
+        try:
+            return work()
+        except Exception as error:
+            if trouble_of(error) != "memory":
+                raise
+            log.warning("out of memory, trying once more: %s", error)
+        self.hosted.free_memory()  # outside of `except`: the error's traceback holds the tensors of what failed
+        return work()
 
     def _counted(self, *clients: int) -> AbstractContextManager[FlopCounter | None]:
         """Counts operations if one of these clients (or the group it leads) is to be counted: that slows it down."""
@@ -275,17 +327,21 @@ class ClientWork:
         where = f"{who} failed in round {self.hosted.broadcast.t} ({self.config.method})"
         try:
             yield
-        except (LostObject, torch.OutOfMemoryError):  # what it needed is gone or taken: not the client's fault
+        except LostObject:  # what it needed is gone: not the client's fault
             raise
         except NotSummable as error:
             raise ClientFailure(f"{where}: its update {error}; a lower --lr usually helps") from error
         except Exception as error:
-            raise ClientFailure(f"{where}: {type(error).__name__}: {error}", traceback.format_exc()) from error
+            if trouble_of(error):  # nor is this
+                raise
+            hint = "; a batch has one sample: --drop-last leaves out a last one" if LONE_SAMPLE in str(error) else ""
+            raise ClientFailure(f"{where}: {type(error).__name__}: {error}{hint}", traceback.format_exc()) from error
 
 
 def _log(failure: ClientFailure) -> None:
     """Log the traceback of a failure after which the run goes on: the driver hears only its message."""
-    log.warning("%s\n%s", failure.message, failure.traceback)
+    if failure.traceback:
+        log.warning("%s\n%s", failure.message, failure.traceback)
 
 
 def _columns(answers: list[ClientAnswer]) -> PassAnswer:

@@ -1,10 +1,13 @@
 """Exact sums in fixed point: values become whole multiples of 2^-bits, which add up to the same in any order.
 
-The mean of the clients' weights is Σ rint(p·w·2^40) / Σ rint(p·2^40), in int64.
+The mean of the clients' weights is Σ rint(p·w·2^40) / Σ rint(p·2^40), in int64. On the CPU everything goes block by
+block, so that what is between the values and the sum stays in the cache.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,40 +19,129 @@ MEAN_BITS = 40
 MEAN_LIMIT = 2.0**21  # of |w|: the shares p add up to about one, so the sum stays below 2^62
 SUM_BITS = 30  # of the parts' sums, whose terms have no share: steps of 1e-9, sums up to SUM_LIMIT
 SUM_LIMIT = 2.0**32
+BLOCK = 1 << 16  # values at a time: half a megabyte as float64, and as much as int64
 
 
 class NotSummable(ValueError):
     """A value that is not finite or too large for the fixed-point range."""
 
 
-def _encode(values: torch.Tensor, scale: float, bits: int, limit: float) -> torch.Tensor:
-    largest = values.abs().max().item() if values.numel() else 0.0
-    if not largest < limit:  # also when it is not a number
+@dataclass(frozen=True, eq=False)
+class Term:
+    """One client's term of an exact sum: its values have been checked, and are encoded when they are added."""
+
+    values: torch.Tensor  # must stay as they are until then
+    factor: float
+    last: int | None = None  # of a mean: the client's share, an extra last element of the sum
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the sum."""
+        return tuple(self.values.shape) if self.last is None else (self.values.numel() + 1,)
+
+    def kept(self) -> Term:
+        """The same term, with values of its own."""
+        return replace(self, values=self.values.clone())
+
+    def add_to(self, total: torch.Tensor) -> None:
+        """Encode the values and add them to the sum."""
+        import torch
+
+        flat, sums = self.values.reshape(-1), total.view(-1)
+        block = min(BLOCK, len(flat)) if flat.device.type == "cpu" else len(flat)
+        wide = torch.empty(block, dtype=torch.float64, device=flat.device)
+        whole = torch.empty(block, dtype=torch.int64, device=flat.device)
+        for start, stop in _blocks(len(flat), block):
+            scaled = wide[: stop - start].copy_(flat[start:stop]).mul_(self.factor).round_()
+            sums[start:stop].add_(whole[: stop - start].copy_(scaled))
+        if self.last is not None:
+            sums[-1] += self.last
+
+
+def mean_term(vector: torch.Tensor, share: float) -> Term:
+    """A client's term of the mean; its share is its weight ÷ the cohort's total."""
+    scale = 2.0**MEAN_BITS
+    return _term(vector, MEAN_LIMIT, share * scale, int(np.rint(share * scale)))
+
+
+def sum_term(values: torch.Tensor, clients: int) -> Term:
+    """A client's term of a part's sum over at most so many clients."""
+    return _term(values, SUM_LIMIT / clients, 2.0**SUM_BITS)
+
+
+def _term(values: torch.Tensor, limit: float, factor: float, last: int | None = None) -> Term:
+    largest = 0.0
+    if values.numel():
+        low, high = (bound.item() for bound in values.aminmax())
+        largest = max(-low, high)  # both bounds are NaN where a value is
+    if not largest < limit:
         raise NotSummable(f"holds {largest:.3g}; the exact sum takes finite values below {limit:.3g}")
-    return values.double().mul_(scale * 2.0**bits).round_().long()
+    if values.device.type == "mps":  # Apple's GPUs have no double precision
+        values = values.cpu()
+    return Term(values, factor, last)
 
 
-def encode_mean(vector: torch.Tensor, share: float) -> torch.Tensor:
-    """A client's term of the mean; the extra last element sums the shares (its weight ÷ the cohort's total)."""
-    encoded = _encode(vector, share, MEAN_BITS, MEAN_LIMIT)
-    total = encoded.new_empty(len(encoded) + 1)
-    total[:-1] = encoded
-    total[-1] = int(np.rint(share * 2.0**MEAN_BITS))
-    return total
+class ExactSums:
+    """The sums of a pass by name, to which clients' terms are added; their memory is kept for the next pass."""
+
+    def __init__(self) -> None:
+        self.totals: dict[str, torch.Tensor] = {}
+        self.spare: dict[str, torch.Tensor] = {}
+
+    def clear(self) -> None:
+        """Start from nothing; what `totals` was until now is overwritten by the next terms."""
+        self.spare |= self.totals
+        self.totals = {}
+
+    def add(self, terms: dict[str, Term]) -> None:
+        """Add a client's terms; one of another shape than the first is left out, and the driver drops that pass."""
+        for name, term in terms.items():
+            if name not in self.totals:
+                self.totals[name] = self._zeros(name, term)
+            if self.totals[name].shape == term.shape:
+                term.add_to(self.totals[name])
+
+    def _zeros(self, name: str, term: Term) -> torch.Tensor:
+        import torch
+
+        spare = self.spare.pop(name, None)
+        if spare is not None and spare.shape == term.shape:
+            return spare.zero_()
+        return torch.zeros(term.shape, dtype=torch.int64, device=term.values.device)
+
+
+def add_up(sums: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """What several actors summed, added up by name; the arrays given stay as they are."""
+    totals: dict[str, np.ndarray] = {}
+    for one in sums:
+        for name, total in one.items():
+            if name in totals:
+                totals[name] += total
+            else:
+                totals[name] = total.copy()
+    return totals
 
 
 def decode_mean(total: np.ndarray) -> np.ndarray:
     """The mean, as float32, from the added terms."""
     if total[-1] <= 0:
         raise NotSummable("has no weight at all")
-    return (total[:-1] / total[-1]).astype(np.float32)
-
-
-def encode_sum(values: torch.Tensor, clients: int) -> torch.Tensor:
-    """A client's term of a part's sum over at most so many clients."""
-    return _encode(values, 1.0, SUM_BITS, SUM_LIMIT / clients)
+    return _divided(total[:-1], float(total[-1]))
 
 
 def decode_sum(total: np.ndarray) -> np.ndarray:
     """The sum, as float32, from the added terms."""
-    return np.asarray(total / 2.0**SUM_BITS, dtype=np.float32)
+    return _divided(total, 2.0**SUM_BITS)
+
+
+def _divided(total: np.ndarray, divisor: float) -> np.ndarray:
+    flat, result = total.reshape(-1), np.empty(total.size, dtype=np.float32)
+    wide = np.empty(min(BLOCK, total.size))
+    for start, stop in _blocks(total.size, BLOCK):
+        result[start:stop] = np.divide(flat[start:stop], divisor, out=wide[: stop - start])
+    return result.reshape(total.shape)
+
+
+def _blocks(size: int, block: int) -> Iterator[tuple[int, int]]:
+    for start in range(0, size, block or 1):
+        yield start, min(start + block, size)

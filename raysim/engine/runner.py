@@ -100,6 +100,10 @@ class WorkerCalls(Protocol):
         """Hand over the sums since the last call, with the number of clients in them."""
         ...
 
+    def add(self, *sums: dict[str, np.ndarray]) -> tuple[int, dict[str, np.ndarray]]:
+        """Add up what several actors handed over; how many they were, and their sums together."""
+        ...
+
     def evaluate(self, broadcast: Broadcast, groups: list[Group], states: States | None) -> tuple[int, int | None]:
         """Correct predictions and summed loss over these test batches."""
         ...
@@ -115,4 +119,8 @@ class WorkerCalls(Protocol):
         means: dict[str, tuple[np.ndarray, np.ndarray]], last: list[int],
     ) -> list[Figure]:  # fmt: skip
         """Attack the model and what is shared; the one group has the clients that took part, `last` the last cohort."""
+        ...
+
+    def compare_images(self, broadcast: Broadcast, groups: list[Group], states: None) -> list[Figure]:
+        """Compare shared images, and training images of the one group's clients, with held-out ones."""
         ...

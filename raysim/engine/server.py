@@ -7,7 +7,7 @@ Importing this does not import torch, so that the driver can name its methods.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,9 @@ import numpy as np
 
 from raysim.data.federated import FederatedData
 from raysim.data.object_store import fetch, put
-from raysim.engine.fixed_point import decode_mean, decode_sum
+from raysim.engine.failures import RunFailure
+from raysim.engine.fixed_point import MEAN_LIMIT, add_up, decode_mean, decode_sum
+from raysim.measures import feature_kl
 from raysim.methods.base import Part, Uploads
 from raysim.privacy.figures import Figure
 from raysim.rng import stream
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from raysim.engine.runner import LabelledFeatures
     from raysim.models.flat import FlatModel
 
-Sums = dict[str, np.ndarray]  # what one client actor added up, by name
+Sums = dict[str, np.ndarray]  # what client actors added up, by name
 EachUpload = list[tuple[int, dict[str, Any]]] | None  # client -> part -> its upload, of one call
 
 
@@ -49,6 +51,8 @@ class Server:
         self.metrics: dict[str, float] = {}  # what parts report of this round
         self.notices: list[str] = []  # what parts want people to know
         self.t = 0
+        self.averaged_model = 0  # index of the model that `Part.aggregate` is called for
+        self.averaged_clients = 0  # that trained it
 
     # -- for the parts -----------------------------------------------------------------------------------------------
 
@@ -126,23 +130,34 @@ class Server:
         self.t = t
         return self._part(part_name).route(self, t, clients) or {}
 
-    def receive(self, part_name: str, t: int, actors: int, *arrived: Any) -> None:
-        """Give a part the replies of its extra pass: first the sums of so many actors, then the clients' uploads."""
+    def receive(self, part_name: str, t: int, sums: int, *arrived: Any) -> None:
+        """Give a part the replies of its extra pass: first so many sums, then the clients' uploads."""
         self.t = t
-        self._part(part_name).receive(self, self._uploads(part_name, arrived[:actors], arrived[actors:]))
+        self._part(part_name).receive(self, self._uploads(part_name, add_up(arrived[:sums]), arrived[sums:]))
 
-    def aggregate(self, t: int, actors: int, *arrived: Any) -> list[np.ndarray]:
-        """Average the models, let the parts update, and return the models; arguments as for `receive`."""
+    def aggregate(self, t: int, trained: Mapping[int, int], sums: int, *arrived: Any) -> list[np.ndarray]:
+        """Average the models, let the parts update, and return the models.
+
+        `trained` is model -> number of clients that trained it; further arguments are as for `receive`.
+        """
         self.t = t
-        sums, uploads = arrived[:actors], arrived[actors:]
+        totals, uploads = add_up(arrived[:sums]), arrived[sums:]
         personal = self._personal(t)
+        deciding = next((part for part in self.config.parts if part.overrides("aggregate")), None)
         for i, before in enumerate(self.weights):
-            total = self._total(f"model/{i}", sums)
-            if total is not None:  # None: nobody trained this model
+            if (total := totals.get(f"model/{i}")) is not None:  # else nobody trained this model
                 mean = decode_mean(total)
-                self.weights[i] = mean if personal is None else np.where(personal, before, mean)
+                mean = mean if personal is None else np.where(personal, before, mean)
+                if deciding is not None:
+                    self.averaged_model, self.averaged_clients = i, trained[i]
+                    self._decide(deciding, before, mean, personal)
+                self.weights[i] = mean
         for part in self.config.parts:
-            part.update(self, self._uploads(part.name, sums, uploads))
+            part.update(self, self._uploads(part.name, totals, uploads))
+        if self.config.feature_kl:
+            moments = [each for _, each in self._uploads(feature_kl.NAME, totals, uploads).each]
+            if (divergence := feature_kl.mean_kl(moments)) is not None:
+                self.metrics[feature_kl.NAME] = divergence
         return list(self.weights)
 
     def sample_features(self, t: int, count: int) -> LabelledFeatures:
@@ -190,22 +205,25 @@ class Server:
     def _part(self, name: str) -> Part:
         return next(part for part in self.config.parts if part.name == name)
 
+    def _decide(self, part: Part, before: np.ndarray, mean: np.ndarray, personal: np.ndarray | None) -> None:
+        """Put what the part makes of the averaged parameters into the mean; buffers and what is personal stay."""
+        size = self.model.trainable
+        made = np.asarray(part.aggregate(self, before[:size].copy(), mean[:size].copy()), np.float32)
+        if made.shape != (size,):
+            raise RunFailure(f"{part.name} made weights of shape {made.shape}, not {(size,)}")
+        if not np.abs(made).max() < MEAN_LIMIT:  # also when it is not a number
+            raise RunFailure(f"{part.name} made weights above {MEAN_LIMIT:.3g}, or none; lower its learning rate")
+        mean[:size] = made if personal is None else np.where(personal[:size], before[:size], made)
+
     def _personal(self, t: int) -> np.ndarray | None:
         if not any(part.overrides("personal") for part in self.config.parts):
             return None
         return to_host(self.model.personal_mask(self.config.parts, t))
 
-    def _total(self, key: str, sums: Sequence[Sums]) -> np.ndarray | None:
-        terms = [s[key] for s in sums if key in s]
-        return sum(terms[1:], start=terms[0]) if terms else None
-
-    def _uploads(self, part_name: str, sums: Sequence[Sums], uploads: Sequence[EachUpload]) -> Uploads:
+    def _uploads(self, part_name: str, totals: Sums, uploads: Sequence[EachUpload]) -> Uploads:
         prefix = f"{part_name}/"
-        decoded = {}
-        for key in sorted({key for s in sums for key in s if key.startswith(prefix)}):
-            total = self._total(key, sums)
-            assert total is not None  # the key is of one of the sums
-            decoded[key.removeprefix(prefix)] = decode_sum(total)
+        names = sorted(name for name in totals if name.startswith(prefix))
+        decoded = {name.removeprefix(prefix): decode_sum(totals[name]) for name in names}
         added = to_device(decoded, self.device) if decoded else {}
         pairs = [(k, each[part_name]) for chunk in uploads if chunk for k, each in chunk if part_name in each]
         return Uploads(added, sorted(pairs, key=lambda pair: pair[0]))

@@ -17,23 +17,37 @@ from raysim.engine.ending import ending
 # Until the process is ended by force. An orderly end takes 3 s, but an interrupt can be lost inside Ray.
 FORCE_SECONDS = 20.0
 
+TERMINATED = signal.SIGUSR2  # what the main thread gets for SIGTERM
+
 LOST = b"\0"  # says that an interrupt was lost: no signal has this number
 
-INTERRUPTED = "raysim: interrupted; `python -m raysim resume RUN_DIR` goes on"
-
 spared: set[int] = set()  # processes that end by themselves after this one, since they clear up behind it
+
+
+def how_to_go_on(run_directory: str) -> str:
+    """What to do after the end of a run that was to be written there; empty if there was no run yet."""
+    if run_directory and os.path.exists(os.path.join(run_directory, "config.json")):
+        return f"`python -m raysim resume {run_directory}` goes on"
+    if run_directory and os.path.exists(run_directory):
+        return f"give the same command again, with --out {run_directory} --resume"
+    return "give the same command again"
+
+
+def interrupted_line(run_directory: str | None = None) -> str:
+    """The last line of a process that was interrupted, by default at the run it is at."""
+    return f"raysim: interrupted; {how_to_go_on(ending.run_directory if run_directory is None else run_directory)}"
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Makes SIGINT and SIGTERM (`ray job stop`, batch systems) raise KeyboardInterrupt; they always end the process."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    handlers = [(kind, signal.getsignal(kind)) for kind in (signal.SIGINT, TERMINATED)]
+    signal.signal(TERMINATED, signal.default_int_handler)
     ending.begin()
     before = psutil.Process().children(recursive=True)
     seen, seeing = os.pipe()
     os.set_blocking(seeing, False)
     earlier = signal.set_wakeup_fd(seeing, warn_on_full_buffer=False)  # written to even while the main thread waits
-    threading.Thread(target=_watch, args=(seen, before), daemon=True).start()
 
     def unraisable(lost: "sys.UnraisableHookArgs") -> None:
         """An interrupt in a destructor or a callback, where Python goes on as if nothing had happened."""
@@ -44,17 +58,57 @@ def interruptible() -> Iterator[None]:
 
     earlier_hook, sys.unraisablehook = sys.unraisablehook, unraisable
     try:
-        yield
+        with _sigterm_told_to_main_thread():
+            threading.Thread(target=_watch, args=(seen, before), daemon=True).start()
+            yield
     finally:
         sys.unraisablehook = earlier_hook
         signal.set_wakeup_fd(earlier)
+        for kind, handler in handlers:
+            signal.signal(kind, handler)
         os.close(seeing)
+
+
+def ignore_interrupts() -> None:
+    """Until `interruptible` ends, interrupts do nothing but limit the time: how the command ends is decided."""
+    for kind in (signal.SIGINT, TERMINATED):
+        if signal.getsignal(kind) == signal.default_int_handler:  # a shell's background jobs ignore SIGINT anyway
+            signal.signal(kind, lambda signum, frame: None)
+
+
+@contextmanager
+def _sigterm_told_to_main_thread() -> Iterator[None]:
+    """The main thread gets TERMINATED for the first SIGTERM (`timeout` sends two), whatever handlers there are.
+
+    Ray's core takes SIGTERM for a crash: its handler prints a stack trace, and three seconds later it aborts the
+    process. So none is ever called: threads and processes started in here block SIGTERM, and one thread waits for it.
+    """
+    main, over = threading.main_thread().ident or 0, threading.Event()
+
+    def hear() -> None:
+        signal.sigwait({signal.SIGTERM})
+        if not over.is_set():
+            signal.pthread_kill(main, TERMINATED)
+        while not over.is_set():
+            signal.sigwait({signal.SIGTERM})
+
+    earlier = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    hearing = threading.Thread(target=hear, daemon=True)
+    hearing.start()
+    try:
+        yield
+    finally:
+        over.set()
+        signal.pthread_kill(hearing.ident or 0, signal.SIGTERM)
+        hearing.join()
+        if signal.SIGTERM in signal.sigpending():
+            signal.sigwait({signal.SIGTERM})
+        signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
 
 
 def _watch(seen: int, before: list[psutil.Process]) -> None:
     """Read the signals as they come: raise a lost one again, and end the process some time after the first."""
     until: float | None = None
-    last: int = signal.SIGINT
     main = threading.main_thread().ident or 0
     while select.select([seen], [], [], None if until is None else max(0.0, until - time.monotonic()))[0]:
         byte = os.read(seen, 1)
@@ -62,11 +116,11 @@ def _watch(seen: int, before: list[psutil.Process]) -> None:
             return os.close(seen)
         if byte == LOST:
             time.sleep(0.05)  # until the main thread has left the place
-            signal.pthread_kill(main, last)
-        elif byte[0] in (signal.SIGINT, signal.SIGTERM):
+            signal.pthread_kill(main, TERMINATED)
+        elif byte[0] in (signal.SIGINT, TERMINATED):
             ending.interrupt()
-            last, until = byte[0], until or time.monotonic() + FORCE_SECONDS
-    say_last(INTERRUPTED)
+            until = until or time.monotonic() + FORCE_SECONDS
+    say_last(interrupted_line())
     end_now(130, before)
 
 
@@ -82,7 +136,7 @@ def say_last(line: str) -> bool:
 def end_with(line: str, before: list[psutil.Process]) -> None:
     """End at once with code 1 and this line, unless the last word has been said; after an interrupt, with that."""
     code = 130 if ending.interrupted else 1
-    if say_last(INTERRUPTED if ending.interrupted else line):
+    if say_last(interrupted_line() if ending.interrupted else line):
         end_now(code, before)
 
 

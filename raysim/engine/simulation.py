@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,10 +20,10 @@ from raysim.engine.messages import Broadcast, ClientReport, States
 from raysim.engine.round_metrics import RoundMetrics
 from raysim.engine.runner import LabelledFeatures, Runner, WorkerCalls
 from raysim.engine.server import Server
+from raysim.engine.stopping import length_settings, reason_to_stop
 from raysim.engine.work_queue import Answers, Call, Pass, in_groups, spans
 from raysim.methods.base import Part
 from raysim.privacy.figures import Figure
-from raysim.rng import stream
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from raysim.config import RunConfig
 
 T = TypeVar("T")
-OnRound = Callable[[RoundMetrics], bool | None]  # True ends the run
+OnRound = Callable[[RoundMetrics], str | bool | None]  # a reason, or True, ends the run
 
 
 @dataclass
@@ -44,7 +45,9 @@ class Result:
     history: list[RoundMetrics] = field(default_factory=list)
     features: LabelledFeatures = field(default_factory=dict)  # if --tsne asks
     privacy: list[Figure] = field(default_factory=list)  # if --privacy asks
+    measures: list[Figure] = field(default_factory=list)  # of shared images, if --measures asks
     profiles: dict[str, tuple[str, str]] = field(default_factory=dict)  # what was profiled -> table, Chrome trace
+    stopped: str = ""  # why the run was ended before its last round
 
 
 @dataclass
@@ -72,7 +75,7 @@ class Simulation:
         self.config, self.data, self.runner, self.checkpoints = config, data, runner, checkpoints
         self.model_bytes = model_bytes
         self.policy = FailurePolicy.of(config)
-        self.last_round = config.rounds  # earlier where a callback ends the run
+        self.stopped = ""  # why the run ends before its last round
         self.version = 0  # of the last broadcast
         self.counted_faults = replace(runner.faults)  # that the metrics of a round include
         self.calls: dict[str, list[Call]] = {}  # of this round, by phase
@@ -113,17 +116,22 @@ class Simulation:
 
     def rounds(self, history: list[RoundMetrics], on_round: OnRound) -> None:
         """Do one round after another; each is added to the history, reported, and kept in a checkpoint."""
-        while len(history) < self.last_round:
+        self.stopped = self.stopped or reason_to_stop(self.config, history)
+        while len(history) < self.config.rounds and not self.stopped:
             metrics = self.round(len(history) + 1)
             metrics.count_faults(self.counted_faults, self.runner.faults)
             self.counted_faults = replace(self.runner.faults)
             history.append(metrics)
-            if on_round(metrics):
-                self.last_round = metrics.round
+            asked = on_round(metrics)
+            if metrics.round < self.config.rounds:
+                asked = "a callback ended the run" if asked is True else asked
+                self.stopped = asked or reason_to_stop(self.config, history)
+            if self.stopped:
                 if metrics.accuracy is None:  # reported again, with the evaluation that every last round has
                     metrics.count_evaluation(*self.evaluate(metrics.round))
                     on_round(metrics)
-            self.save(metrics.round, last=metrics.round == self.last_round)
+                self.runner.on_event("ended_early", round=metrics.round, text=self.stopped)
+            self.save(metrics.round, last=bool(self.stopped) or metrics.round == self.config.rounds)
         if self.checkpoints:
             self.checkpoints.wait()
 
@@ -132,6 +140,7 @@ class Simulation:
         t = len(history)
         features = self.sample_features(t) if self.config.tsne else {}
         privacy = self.measure_privacy(history) if self.config.privacy else []
+        measures = self.compare_images(t) if self.config.measures and self.shared else []
         shared = {name: self.runner.get(reference) for name, reference in self.shared.items()}
         models, state = self.ask(Server.export)
         return Result(
@@ -142,13 +151,17 @@ class Simulation:
             history=history,
             features=features,
             privacy=privacy,
+            measures=measures,
             profiles=self.profiles,
+            stopped=self.stopped,
         )
 
     def restore(self, checkpoint: Checkpoint | None) -> None:
         """Go to where the checkpoint was made, or to before the first round."""
         self.states, self.changed, self.shared = {}, set(), {}
         self.begun = BegunRound.from_dict(checkpoint.begun) if checkpoint and checkpoint.begun else None
+        ended = (checkpoint and checkpoint.stopped) or {}
+        self.stopped = ended["reason"] if ended.get("length") == length_settings(self.config) else ""
         if checkpoint is None:
             self.weights = self.runner.call_server(Server.begin)
             return
@@ -164,14 +177,15 @@ class Simulation:
             snapshot = self.runner.call_server(Server.snapshot, returns=2)
             states = {client: self.states[client] for client in sorted(self.changed)}
             self.changed = set()
-            self.checkpoints.save(t, snapshot, states, dict(self.shared), begun.to_dict() if begun else None)
+            stopped = {"reason": self.stopped, "length": length_settings(self.config)} if self.stopped else None
+            self.checkpoints.save(t, snapshot, states, dict(self.shared), begun.to_dict() if begun else None, stopped)
 
     # -- one round ---------------------------------------------------------------------------------------------------
 
     def round(self, t: int) -> RoundMetrics:
         """Do one round: extra exchanges, sample, broadcast, train, aggregate, evaluate."""
         self.runner.follow_nodes()
-        cohort = self.sample(t)
+        cohort = self.config.cohort(t)
         begun, self.begun = self.begun or BegunRound(RoundMetrics(round=t, clients=len(cohort))), None
         metrics = begun.metrics
         self.calls = {}
@@ -180,20 +194,16 @@ class Simulation:
             if part.overrides("exchange"):
                 self.exchanges(part, cohort, begun)
                 times.append((f"{part.name} exchange", time.monotonic()))
-        self.train(cohort, metrics)
+        typical = self.train(cohort, metrics)
         times.append(("training", time.monotonic()))
         if t == self.config.rounds or (self.config.eval_every and t % self.config.eval_every == 0):
             metrics.count_evaluation(*self.evaluate(t))
             times.append(("evaluation", time.monotonic()))
         metrics.count_time(times)
         metrics.timeline = {"round": t, "seconds": metrics.seconds, "spans": spans(self.calls, times[0][1])}
+        if t == self.config.rounds:
+            self.count_operations(typical, cohort, metrics)
         return metrics
-
-    def sample(self, t: int) -> list[int]:
-        """The round's active clients, in order of id."""
-        active = self.config.active or self.config.clients
-        drawn = stream(self.config.seed, "cohort", t).choice(self.config.clients, active, replace=False)
-        return sorted(drawn.tolist())
 
     def exchanges(self, part: Part, cohort: list[int], begun: BegunRound) -> None:
         """A part's extra passes at the start of a round, as many as it asks for, with a checkpoint between two."""
@@ -217,26 +227,39 @@ class Simulation:
             i += 1
             begun.passes[part.name] = i
 
-    def train(self, cohort: list[int], metrics: RoundMetrics) -> None:
-        """Local training of the cohort, after which the server averages."""
+    def train(self, cohort: list[int], metrics: RoundMetrics) -> Pass:
+        """Local training of the cohort, after which the server averages; returns a typical client's share of it."""
         t = metrics.round
         broadcast = self.broadcast(cohort, metrics)
-        if t == self.config.rounds:  # once: counting slows that client down
-            broadcast = replace(broadcast, counted=self.data.typical(cohort))
         if self.config.profile and t == min(2, self.config.rounds):  # the first is still warming up
             broadcast = replace(broadcast, profiled=self.data.typical(cohort))
         for part in self.config.parts:
             if part.overrides("route"):
                 broadcast = replace(broadcast, route=self.ask(Server.route, part.name, t, cohort))
         work = self.pass_over(WorkerCalls.train, broadcast, in_groups(cohort, self.config.fuse))
+        client = self.data.typical(cohort)
+        typical = self.pass_over(WorkerCalls.train, replace(broadcast, profiled=None, counted=client), [[client]])
+        typical.states = {client: self.states[client]} if client in self.states else {}  # as it is before this pass
         answers = self.carry_out(work, metrics)
         self.calls["training"] = answers.calls
-        self.weights = self.send(Server.aggregate, answers, t)
+        trained = Counter(broadcast.route.get(r.client, 0) for r in all_reports(answers) if not r.skipped)
+        self.weights = self.send(Server.aggregate, answers, t, trained)
         self.note_profile("training", answers)
-        samples = float(self.data.sizes[cohort].mean()) if self.config.local_epochs else None
-        metrics.count_training(all_reports(answers), samples, counted=broadcast.counted is not None)
-        if any(part.overrides("update") for part in self.config.parts):
+        metrics.count_training(all_reports(answers))
+        reporting = any(part.overrides("update") or part.overrides("aggregate") for part in self.config.parts)
+        if self.config.feature_kl or reporting:
             self.hear_news(metrics)
+        return typical
+
+    def count_operations(self, typical: Pass, cohort: list[int], metrics: RoundMetrics) -> None:
+        """Count the floating-point operations of a client's training, which is done again for it and then forgotten.
+
+        Counting slows a client down, so it is not done within the time of a round.
+        """
+        self.version += 1
+        again = replace(typical, broadcast=replace(typical.broadcast, version=self.version))
+        samples = float(self.data.sizes[cohort].mean()) if self.config.local_epochs else None
+        metrics.count_operations(all_reports(self.runner.run(again)), samples)
 
     def evaluate(self, t: int) -> tuple[list[tuple[int, int | None]], int]:
         """Evaluate the global model on the test split, or the clients' own on their shares of it.
@@ -370,11 +393,19 @@ class Simulation:
         """What attacks on the model and on what is shared find, what the server certifies, and the last PSNR."""
         t = len(history)
         certified, means = self.runner.call_server(Server.privacy, t, returns=2)
-        cohorts = [self.sample(earlier) for earlier in range(1, t + 1)]
-        trained = sorted(set().union(*cohorts))
-        work = Pass(WorkerCalls.attack, self.reading(t), [trained], [1.0], extra=(means, cohorts[-1]))
+        work = Pass(WorkerCalls.attack, self.reading(t), [self.trained(t)], [1.0], extra=(means, self.config.cohort(t)))
         (measured,) = self.runner.run(work).first
         similar = [metrics.reported["psnr"] for metrics in history if "psnr" in metrics.reported]
         note = "dB, of shared images to those they were made from, as the papers define it: a similarity"
         psnr = [Figure("psnr", value, note=note) for value in similar[-1:]]
         return [*measured, *self.runner.get(certified), *psnr]
+
+    def compare_images(self, t: int) -> list[Figure]:
+        """How the features of shared images are distributed beside those of real ones."""
+        work = Pass(WorkerCalls.compare_images, self.reading(t), [self.trained(t)], [1.0])
+        (figures,) = self.runner.run(work).first
+        return figures
+
+    def trained(self, t: int) -> list[int]:
+        """The clients that were active in one of the first t rounds, in order of id."""
+        return sorted(set().union(*(self.config.cohort(earlier) for earlier in range(1, t + 1))))

@@ -12,6 +12,7 @@ import numpy as np
 from raysim.data.federated import FederatedData
 from raysim.engine.client_work import ClientWork
 from raysim.engine.evaluator import Evaluator
+from raysim.engine.fixed_point import add_up
 from raysim.engine.hosted_model import HostedModel
 from raysim.engine.messages import Broadcast, Hello, PassAnswer, States
 from raysim.engine.runner import LabelledFeatures, WorkerCalls
@@ -43,6 +44,9 @@ class Worker(WorkerCalls):
     def collect(self) -> tuple[int, dict[str, np.ndarray]]:
         return self.clients.collect()
 
+    def add(self, *sums: dict[str, np.ndarray]) -> tuple[int, dict[str, np.ndarray]]:
+        return len(sums), add_up(sums)
+
     def evaluate(self, broadcast: Broadcast, groups: list[Group], states: States | None) -> tuple[int, int | None]:
         return self.evaluator.evaluate(broadcast, groups, states)
 
@@ -57,3 +61,7 @@ class Worker(WorkerCalls):
     ) -> list[Figure]:  # fmt: skip
         (trained,) = groups
         return self.evaluator.attack(broadcast, means, trained, last)
+
+    def compare_images(self, broadcast: Broadcast, groups: list[Group], states: None) -> list[Figure]:
+        (trained,) = groups
+        return self.evaluator.compare_images(broadcast, trained)

@@ -8,23 +8,29 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from raysim import methods
 from raysim.config import RunConfig, from_command_line, load_layers, resolve, take
 from raysim.data import partitions
+from raysim.engine.stopping import length_settings
 from raysim.errors import InputError
 from raysim.experiments.sweeps import SWEEPS, Axis, Sweep
 from raysim.settings import flag, nearest
-from raysim.storage.run_directory import results_folder
+from raysim.storage.run_directory import finished_run, results_folder
 
 # Flags of these commands that take several values. All settings of a run are flags too.
 LISTS = {
     "methods": "what to compare, e.g. fedavg hfmds hfmds+fedpa",
     "seeds": "of every row, e.g. 0 1 2; the table has their mean and standard deviation",
     "partitions": " or ".join(", ".join(partitions.short_forms()).rsplit(", ", 1)),
-    "over": "sweep: settings and their values, e.g. hfmds.mu=0,0.5,1 lr=0.1,0.01; all combinations",
+    "over": "sweep: settings and their values, e.g. hfmds.mu=0,0.5,1 lr=0.1,0.01; all combinations. search: settings "
+    "and spaces, e.g. hfmds.mu=uniform:0,1 lr=loguniform:1e-4,1e-1",
 }
+
+
+Lists = dict[str, list[Any]]  # a flag of LISTS -> its values: words, or in Python methods as objects
+Flags = dict[str, object]
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,7 @@ class PlannedRun:
     row: str
     config: RunConfig
     paper: float | None = None  # the accuracy a paper reports for just this row, in %
+    best_of: str | None = None  # the row that has the best of this one and others, where a paper tunes a setting
 
     @property
     def title(self) -> str:
@@ -47,9 +54,14 @@ class PlannedRun:
         return Path(self.config.out)
 
     @property
+    def alone(self) -> RunConfig:
+        """The configuration without what the grid has added to it."""
+        return dataclasses.replace(self.config, out=None, resume=False)
+
+    @property
     def finished(self) -> bool:
-        """Whether the run directory is that of a whole run."""
-        return (self.folder / "summary.json").exists()
+        """Whether the run directory is that of a whole run, as long as it is to be."""
+        return bool(finished_run(self.config, self.folder))
 
 
 @dataclass(frozen=True)
@@ -61,22 +73,28 @@ class Grid:
     at_once: int | None  # runs at work together; None: as many as fit
 
 
-def compare(words: list[str]) -> Grid:
+def from_words(command: str, words: list[str]) -> Grid:
+    """The grid that `compare` or `sweep` followed by these words asks for."""
+    if command == "compare":
+        return compare(*read(words))
+    name = words[0] if words and not words[0].startswith("--") else None
+    return sweep(*read(words[1:] if name else words), name)
+
+
+def compare(lists: Lists, flags: Flags) -> Grid:
     """The grid of `--methods A B --seeds 0 1 --partitions classes:2 …`; other flags are settings of every run."""
-    lists, flags = _read(words)
+    lists = dict(lists)
     if not (names := lists.pop("methods", [])):
         raise InputError("compare: say which with --methods, e.g. --methods fedavg fedprox hfmds")
     if "method" in flags or "over" in lists:
         raise InputError("compare takes --methods; use `raysim sweep --over …` for a grid of other settings")
-    by_method: Axis = {name: {"method": name} for name in names}
+    by_method: Axis = dict(map(_method, names))
     axes = (by_method, _partitions(lists.pop("partitions", [])))
     return _grid("compare", Sweep("", {}, axes), flags, lists.get("seeds"))
 
 
-def sweep(words: list[str]) -> Grid:
+def sweep(lists: Lists, flags: Flags, name: str | None = None) -> Grid:
     """The grid of `NAME …` or `--over key=a,b …`; other flags are settings of every run."""
-    name = words[0] if words and not words[0].startswith("--") else None
-    lists, flags = _read(words[1:] if name else words)
     if "methods" in lists or "partitions" in lists:
         raise InputError("sweep takes --over method=fedavg,hfmds partition=iid,classes; `raysim compare` takes lists")
     if name and "over" in lists:
@@ -84,7 +102,7 @@ def sweep(words: list[str]) -> Grid:
     if not name and not lists.get("over"):
         raise InputError("sweep: give a name (`raysim sweeps` lists them), or --over key=value,value …")
     if name and name not in SWEEPS:
-        raise InputError(f"sweep: unknown sweep '{name}'{nearest(name, SWEEPS, '; see `raysim sweeps`')}")
+        raise unknown_sweep(name)
     if name and "preset" in flags:
         raise InputError(f"sweep {name} has a preset of its own; change single settings, e.g. --rounds 20")
     if name:
@@ -92,10 +110,22 @@ def sweep(words: list[str]) -> Grid:
     return _grid("sweep", Sweep("", {}, tuple(map(_over, lists["over"]))), flags, lists.get("seeds"))
 
 
+def unknown_sweep(name: str) -> InputError:
+    """An error with the sweep that was meant, if it is nearly called that, or with those of the same paper."""
+    siblings = [known for known in SWEEPS if known.partition("-")[0] == name.partition("-")[0]]
+    otherwise = f"; there are {', '.join(siblings)}" if siblings else "; see `raysim sweeps`"
+    return InputError(f"sweep: unknown sweep '{name}'{nearest(name, SWEEPS, otherwise, similar=0.85)}")
+
+
+def of_points(name: str, points: Axis, flags: dict[str, object]) -> Grid:
+    """The grid with a row for each of these points; other flags are settings of every run."""
+    return _grid(name, Sweep("", {}, (points,)), flags, None)
+
+
 # -- inside ------------------------------------------------------------------------------------------------------------
 
 
-def _read(words: list[str]) -> tuple[dict[str, list[str]], dict[str, object]]:
+def read(words: list[str]) -> tuple[Lists, Flags]:
     """The flags that take several values, separated by blanks or commas, and the other flags."""
     lists: dict[str, list[str]] = {}
     rest: list[str] = []
@@ -112,6 +142,14 @@ def _read(words: list[str]) -> tuple[dict[str, list[str]], dict[str, object]]:
         elif word:
             lists[key] += [word] if key == "over" else [item for item in word.split(",") if item]
     return lists, from_command_line(rest)
+
+
+def _method(name: Any) -> tuple[str, dict[str, object]]:
+    """A method as a point of an axis: by its name, or as parts given in Python."""
+    if isinstance(name, str):
+        return name, {"method": name}
+    method, settings = methods.of_objects(name)
+    return str(method), settings | {"method": method}
 
 
 def _partitions(texts: list[str]) -> Axis:
@@ -149,11 +187,13 @@ def _grid(name: str, sweep: Sweep, flags: dict[str, object], seeds: list[str] | 
     runs = []
     for points in itertools.product(*(axis.items() for axis in axes)):
         row = ", ".join(label for label, _ in points)
+        tuned = ", ".join(sweep.best_of.get(label, label) for label, _ in points)
         settings = {key: value for _, point in points for key, value in point.items()}
         for seed in chosen:
             own = settings | ({} if seed is None else {"seed": seed})
             layers = [*base, *load_layers(_fitting(flags, own, axes), {}), ("command line", own)]
-            runs.append(PlannedRun(row, resolve(layers), sweep.paper.get(row)))
+            best_of = tuned if tuned != row else None
+            runs.append(PlannedRun(row, resolve(layers), sweep.paper.get(row), best_of))
     folder = results_folder() / (str(out) if out else Path("runs") / f"{name}-{_digest(runs)}")
     return Grid(folder, tuple(_placed(command, folder, runs)), at_once)
 
@@ -164,7 +204,7 @@ def _fitting(flags: dict[str, object], own: dict[str, Any], axes: list[Axis]) ->
         return flags
     parts = {
         method: set(methods.part_classes(methods.expand(method)[0]))
-        for method in (str(point["method"]) for axis in axes for point in axis.values() if "method" in point)
+        for method in (cast(str, point["method"]) for axis in axes for point in axis.values() if "method" in point)
     }
     elsewhere = set().union(*parts.values()) - parts[own["method"]]
     return {key: value for key, value in flags.items() if key.rpartition(".")[0] not in elsewhere}
@@ -181,7 +221,7 @@ def _count(value: object) -> int | None:
 
 def _digest(runs: list[PlannedRun]) -> str:
     """A name for these runs by which the same command finds their folder again."""
-    content = json.dumps([run.config.identity() for run in runs], sort_keys=True)
+    content = json.dumps([run.config.identity() | length_settings(run.config) for run in runs], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:8]
 
 

@@ -9,10 +9,49 @@ import traceback
 
 from raysim import discovery
 from raysim.errors import InputError
-from raysim.methods.base import Part
-from raysim.settings import nearest
+from raysim.methods.base import Part, name_of
+from raysim.settings import Given, as_dict, nearest
 
-ALIASES = {"fmds": ("hfmds", {"hfmds.mu": 0.0})}  # alias -> the method, and the settings that the alias implies
+# Alias -> the method, and the settings that the alias implies.
+ALIASES: dict[str, tuple[str, dict[str, object]]] = {
+    "fmds": ("hfmds", {"hfmds.mu": 0.0}),
+    # FedGen as in the code of FedPA's authors, which compare with it: their generator without prototypes.
+    "fedgen_reference": (
+        "fedpa_reference",
+        {
+            "fedpa_reference.lambda_ge": 10.0,
+            "fedpa_reference.lambda_po": 0.0,
+            "fedpa_reference.gamma_fid": 1.0,
+            "fedpa_reference.gamma_fid_floor": 1.0,  # so it does not decay
+            "fedpa_reference.gamma_ad": 0.0,
+            "fedpa_reference.pairs": "all",
+        },
+    ),
+}
+
+
+def of_objects(given: object) -> tuple[Given, dict[str, object]]:
+    """A method given in Python, and the settings it brings: a part, its class, or a list of these and of names.
+
+    >>> from raysim.methods.fedprox import FedProx
+    >>> of_objects([FedProx(mu=0.5), "fedbn"])
+    ('fedprox+fedbn', {'fedprox.mu': 0.5})
+    """
+    words: list[str] = []
+    classes: dict[str, type[Part]] = {}
+    settings: dict[str, object] = {}
+    for item in given if isinstance(given, list | tuple) else [given]:
+        cls = item if isinstance(item, type) else type(item)
+        if isinstance(item, str):
+            words.append(item)
+        elif issubclass(cls, Part):
+            module, name = cls.__module__, name_of(cls)
+            words.append(name if module in ("__main__", f"{__name__}.{name}") else module)
+            classes[words[-1]] = cls
+            settings |= {f"{name}.{key}": value for key, value in as_dict(item).items()} if item is not cls else {}
+        else:
+            raise InputError(f"--method: {cls.__name__} is no method; give a name, or a class derived from raysim.Part")
+    return Given("+".join(words), classes), settings
 
 
 def expand(method: str) -> tuple[str, dict[str, object]]:
@@ -23,11 +62,17 @@ def expand(method: str) -> tuple[str, dict[str, object]]:
     """
     parts: list[str] = []
     settings: dict[str, object] = {}
+    if "," in method:
+        names = [name.strip() for name in method.split(",") if name.strip()]
+        raise InputError(f"--method {method}: methods are joined by +; write --method {'+'.join(names)}")
+    if not all(name.strip() for name in method.split("+")):
+        raise InputError(f"--method {method}: a name is missing beside a +; add it, or leave the + out")
     for name in method.split("+"):
         target, implied = ALIASES.get(name, (name, {}))
         parts.append(target)
         settings |= implied
-    return "+".join(parts), settings
+    expanded = "+".join(parts)
+    return Given(expanded, method.value) if isinstance(method, Given) else expanded, settings
 
 
 def names() -> list[str]:
@@ -41,7 +86,7 @@ def describe(name: str) -> str:
         return "Federated averaging (McMahan et al., 2017), to which every other method adds."
     if name in ALIASES:
         target, settings = ALIASES[name]
-        return f"{target} with {', '.join(f'{key} = {value:g}' for key, value in settings.items())}"
+        return f"{target} with {', '.join(f'{key} = {value}' for key, value in settings.items())}"
     return (part_class(name).__doc__ or "").strip().splitlines()[0]
 
 
@@ -75,23 +120,24 @@ def _describe(error: BaseException) -> str:
 def part_classes(method: str) -> dict[str, type[Part]]:
     """Prefix of the settings -> class, for each part of a method such as `hfmds+fedprox`, in the order written."""
     classes: dict[str, type[Part]] = {}
+    given = method.value if isinstance(method, Given) else {}
     for name in method.split("+"):
         if name == "fedavg":
             continue
         prefix = name.rpartition(".")[2]
         if prefix in classes:
             raise InputError(f"--method {method}: '{name}' is there twice")
-        classes[prefix] = part_class(name)
+        classes[prefix] = given.get(name) or part_class(name)
     for (a, one), (b, other) in itertools.combinations(classes.items(), 2):
         # Only a common base that is itself a method counts: unrelated methods share those in methods/common.
         in_common = {*one.__mro__} & {*other.__mro__} - {*Part.__mro__}
         if any(cls.__module__.rpartition(".")[0] == __name__ for cls in in_common):
             raise InputError(f"--method {method}: {a} and {b} are kinds of one method; use one of them")
-    for hook in ("route", "predict"):
+    for hook in ("route", "predict", "aggregate"):
         deciding = [n for n, cls in classes.items() if getattr(cls, hook) is not getattr(Part, hook)]
         if len(deciding) > 1:
             raise InputError(f"--method {method}: {' and '.join(deciding)} both decide '{hook}'; use one of them")
     return classes
 
 
-__all__ = ["Part", "describe", "names", "part_class", "part_classes"]
+__all__ = ["Part", "describe", "names", "of_objects", "part_class", "part_classes"]

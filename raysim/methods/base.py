@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from raysim.config import RunConfig
     from raysim.engine.server import Server
     from raysim.training.client import Client, Step
-    from raysim.training.fused import FusedStep
+    from raysim.training.fused import FusedStep, Stack
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Part:
     @property
     def name(self) -> str:
         """The name of the part, which is that of its file."""
-        return type(self).__module__.rpartition(".")[2]
+        return name_of(type(self))
 
     def overrides(self, hook: str) -> bool:
         """Whether the part overrides this hook; for a hook that no part overrides, no message is sent."""
@@ -91,6 +91,12 @@ class Part:
 
     def check(self, config: RunConfig) -> None:
         """Raise an InputError of one line if the part cannot be combined with the rest of the configuration."""
+
+    def idle(self, config: RunConfig, sizes: np.ndarray) -> str | None:
+        """Why the part never acts in the rounds, cohorts and data (samples per client) of a run; None: it does.
+
+        It completes the sentence "NAME never acts: …", and says what would help.
+        """
 
     # -- server ------------------------------------------------------------------------------------------------
 
@@ -110,8 +116,27 @@ class Part:
     def route(self, server: Server, t: int, clients: list[int]) -> dict[int, int] | None:
         """Client -> index of the server's model that it trains in round t; clients left out train the first."""
 
+    def aggregate(self, server: Server, before: np.ndarray, mean: np.ndarray) -> np.ndarray:
+        """The global parameters after a round, from those before it and the mean of the clients'; one part may do this.
+
+        All are flat float32 arrays of the model's parameters, in the order of `server.model.parameter_names`; the hook
+        owns `before` and `mean`. Buffers are not among them: batch-norm's statistics are always averaged. What parts
+        keep at the clients (`personal`) is equal in both, and stays whatever the hook returns. It is called before
+        `update`, once for every model that was trained: `server.averaged_model` is its index, and
+        `server.averaged_clients` is how many clients trained it. It may write `server.state[self.name]` and
+        `server.metrics`, but not `server.weights`, which takes the result.
+        """
+        return mean
+
     def update(self, server: Server, uploads: Uploads) -> None:
-        """Update the server's state, and possibly its models, after the clients' models have been averaged."""
+        """Update the server's state, and possibly its models, after the clients' models have been averaged.
+
+        `server.weights` has the new global models: flat float32 arrays of all parameters, followed by the
+        floating-point buffers; `server.model.trainable` is the number of elements that are parameters, and
+        `server.model.spans` says where each name starts. A part may change them, or replace an array by another of its
+        size. The weights before the round are gone; what needs them keeps a copy in its state, or is an `aggregate`.
+        A part writes only its own `server.state[self.name]`, and may read the others'.
+        """
 
     def sample_features(self, server: Server, count: int) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Features and labels sampled from the part's generator, if it has one, for the drawing by --tsne."""
@@ -136,6 +161,7 @@ class Part:
 
     group = 1  # clients per call of `reply`; a part that computes for several at once makes this a setting
     reported = True  # whether the part's loss term is among the metrics
+    adds_samples = False  # whether `batch` may add --unlabelled-batch samples to a batch
     replies_with_model = True  # whether clients need the global model in the part's exchanges, and so download it
 
     def reply(self, clients: list[Client]) -> list[Upload]:
@@ -149,12 +175,34 @@ class Part:
         """The batch to train on in a local step, passed on from part to part; y may become soft labels."""
         return x, y
 
+    def extra(self, client: Client) -> torch.Tensor | None:
+        """Images to pass through the network in a local step beside the batch; not asked for with --fuse.
+
+        `loss` finds their logits in `step.extra[self.name]`. One pass for all images costs less than several.
+        """
+
     def ce_weight(self, client: Client) -> float:
         """The factor on the cross-entropy in a local step; the factors of all parts are multiplied."""
         return 1.0
 
     def loss(self, client: Client, step: Step) -> torch.Tensor | None:
         """The part's scalar term of the loss in a local step; None where its weight is 0, so that it costs nothing."""
+
+    def pull(
+        self, clients: list[Client], weights: torch.Tensor, start: torch.Tensor
+    ) -> tuple[torch.Tensor | None, torch.Tensor] | None:
+        """A term of the loss that pulls at the parameters themselves: each client's value, and the gradients.
+
+        `weights` and `start` [clients, parameters] are the clients' parameters, flat, as they are in this local step
+        and as they were broadcast; alone a client is the only row. So one form serves with and without --fuse, and a
+        term costs a few operations in place of several for every parameter. The value is None if it says nothing.
+        """
+
+    def begin_fused(self, clients: list[Client], stack: Stack) -> None:
+        """Prepare the vectorised steps of clients that have begun, who are in the order of the stack's rows.
+
+        What all of them need together is kept in `stack.scratch[self.name]`.
+        """
 
     def fused_loss(self, clients: list[Client], step: FusedStep) -> torch.Tensor | None:
         """`loss` for the clients of one vectorised step, a value per client; --fuse needs it beside `loss`."""
@@ -167,6 +215,7 @@ class Part:
 
     # -- both --------------------------------------------------------------------------------------------------
 
+    goes_by_rounds = False  # whether what it does in a round depends on --rounds: then a run cannot be extended
     predicts_with_personal = False  # whether only the clients' own models can be evaluated
 
     def personal(self, module: torch.nn.Module, t: int) -> tuple[str, ...]:
@@ -176,6 +225,12 @@ class Part:
     def predict(self, models: list, x: torch.Tensor) -> torch.Tensor:
         """The logits for x at evaluation, from the server's models; by default those of the first model."""
         return models[0](x)
+
+
+def name_of(cls: type[Part]) -> str:
+    """The name of a part: that of its file, or of its class where that is in a notebook or a script."""
+    file = cls.__module__.rpartition(".")[2]
+    return cls.__name__.lower() if file == "__main__" else file
 
 
 def can_fuse(part: Part) -> bool:

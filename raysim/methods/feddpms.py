@@ -15,7 +15,7 @@ from raysim.methods.common import latent_means as latents
 from raysim.models.vae import forward_keeping, latent_divergence
 from raysim.privacy.gaussian import of_means
 from raysim.settings import setting
-from raysim.tensors import to_device, to_host
+from raysim.tensors import to_device, to_host, upload_all
 
 if TYPE_CHECKING:
     from raysim.config import RunConfig
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 class FedDPMS(Part):
     """FedDPMS: a VAE is trained first; then clients add images decoded from another client's noisy latent means."""
 
-    vae_weight: float = setting(0.05, "weight of KL divergence and reconstruction in the first stage (λ)", minimum=0)
-    reconstruction: float = setting(
-        1.0, "factor on the mean squared error of reconstruction, within vae_weight", minimum=0
+    vae_weight: float = setting(
+        0.05, "weight of the KL divergence and of the squared error of all pixels in the first stage (λ)", minimum=0
     )
     first_stage: float = setting(0.4, "share of the rounds that train the VAE (T_p ÷ T)", above=0, maximum=1)
     classes: int = setting(3, "abundant classes a client shares, and scarce ones it looks for (n)", minimum=1)
@@ -44,6 +43,8 @@ class FedDPMS(Part):
     variation: float = setting(1.0, "standard deviation around the noisy mean, with release once", minimum=0)
     delta: float = setting(1e-5, "δ of the reported (ε, δ)", minimum=1e-15, maximum=0.5)
 
+    goes_by_rounds = True  # first_stage is a share of them
+
     def check(self, config):
         if config.model not in (fitting := models.with_decoder()):
             raise InputError(f"--method feddpms needs a model that decodes; use --model {' or '.join(fitting)}")
@@ -56,6 +57,12 @@ class FedDPMS(Part):
         """The last round of the first stage (T_p)."""
         return max(1, round(self.first_stage * config.rounds))
 
+    def idle(self, config, sizes):
+        if self.quota and config.rounds < self.switch(config) + 2:  # means are shared in the round before they are used
+            return f"no round is left for shared images after {self.switch(config)} of the first stage; raise --rounds"
+        if self.quota and config.clients == 1:
+            return "there is no other client to get images from; raise --clients"
+
     def personal(self, module, t):
         # Also in the second stage, so that averaging leaves the server's decoder as it is.
         return ("decoder.*",) if self.vae_weight else ()
@@ -64,8 +71,12 @@ class FedDPMS(Part):
 
     def begin(self, client):
         if client.t <= self.switch(client.config):
-            scratch = client.scratch[self.name] = {"draw": client.stream(f"{self.name}/latent")}
-            client.forward = forward_keeping(scratch) if self.vae_weight else client.forward
+            scratch = client.scratch[self.name] = {}
+            if self.vae_weight:
+                client.forward = forward_keeping(scratch)
+                draw, latent = client.stream(f"{self.name}/latent"), client.model.module.feature_size
+                noise = [draw.standard_normal((n, latent), dtype=np.float32) for n in client.largest_batches]
+                scratch["noise"] = iter(upload_all(noise, client.y.device))
         elif self.quota:
             decoder, state = client.model.personal_mask([self], client.t), client.state[self.name]
             client.model.weights[decoder] = client.global_weights[decoder]
@@ -74,13 +85,16 @@ class FedDPMS(Part):
                 client.augment(*client.shared_by(client.shared[self.name], state["sharer"]))
 
     def loss(self, client, step):
-        """λ(KL + MSE), with z drawn around the sigmoid mean; the classifier uses the mean itself."""
+        """λ(KL + squared error), with z drawn around the sigmoid mean; the classifier uses the mean itself.
+
+        The error is between pixels in [0, 1], summed over an image: λ was set for a sum.
+        """
         if not self.vae_weight or client.t > self.switch(client.config):
             return None
         scratch, module = client.scratch[self.name], client.model.module
         log_variance = module.log_variance(scratch["encoded"])
-        z = latents.noisy(step.features, (log_variance / 2).exp(), scratch["draw"])
-        apart = self.reconstruction * F.mse_loss(latents.images(module, z, client.pixel_range()), step.x)
+        z = step.features + (log_variance / 2).exp() * next(scratch["noise"])[: len(step.features)]
+        apart = (module.decoder(z) - client.pixels(step.x)).square().flatten(1).sum(1).mean()
         return self.vae_weight * (latent_divergence(step.features, log_variance) + apart)
 
     def weight(self, client):

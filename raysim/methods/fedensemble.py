@@ -1,4 +1,4 @@
-"""FedEnsemble: several models predict together, by the average of their softmax."""
+"""FedEnsemble: several models predict together, by the average of their softmax or logits."""
 
 import math
 from dataclasses import dataclass
@@ -23,16 +23,12 @@ class FedEnsemble(Part):
     mode: Literal["clients", "models"] = setting(
         "clients", "models that predict together: the cohort's (clients), or M global ones (models)"
     )
+    vote: Literal["softmax", "logits"] = setting(
+        "softmax", "what is averaged over the models: their softmax, or their logits (as in FedPA's code)"
+    )
     models: int = setting(5, "number of global models in mode `models` (M)", minimum=1, maximum=1000)
 
     def check(self, config):
-        if own := [part.name for part in config.parts if part.predicts_with_personal]:
-            raise InputError(
-                f"--method {config.method}: fedensemble predicts for all clients, {own[0]} with what each one keeps; "
-                "use one of them"
-            )
-        if config.evaluation != "global":
-            raise InputError(f"--method {config.method}: fedensemble predicts for all clients; use --evaluation global")
         bound = [p for p in config.parts if p is not self and (p.overrides("end") or p.overrides("personal"))]
         if self.mode == "models" and bound:
             raise InputError(
@@ -40,14 +36,23 @@ class FedEnsemble(Part):
                 "use --fedensemble.mode clients"
             )
 
-    def predict(self, models, x):
-        """The logarithm of the averaged softmax of the models.
+    def idle(self, config, sizes):
+        if self.mode == "clients" and config.active == 1:
+            return "one active client is no ensemble; raise --active"
+        if self.mode == "models" and self.models == 1:
+            return "one model is no ensemble; raise --fedensemble.models"
 
-        In mode `clients` the cohort's models follow the global one, which is their average and does not vote.
+    def predict(self, models, x):
+        """The logarithm of the averaged softmax of the models, or their averaged logits.
+
+        In mode `clients` the cohort's models, with what they keep to themselves, follow the global one, which is their
+        average and does not vote.
         """
         voters = models[1:] if self.mode == "clients" and len(models) > 1 else models
-        votes = torch.stack([model(x).log_softmax(1) for model in voters])
-        return votes.logsumexp(0) - math.log(len(voters))
+        votes = torch.stack([model(x) for model in voters])
+        if self.vote == "logits":
+            return votes.mean(0)
+        return votes.log_softmax(2).logsumexp(0) - math.log(len(voters))
 
     # -- mode `clients`: the cohort's models -------------------------------------------------------------------------
 

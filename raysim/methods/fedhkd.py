@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from raysim.methods.base import Part, Upload
-from raysim.methods.common.feature_generator import prototype_distance
 from raysim.methods.common.features import class_means, class_sums
 from raysim.settings import setting
 from raysim.training.client import Client
@@ -24,19 +23,20 @@ class FedHKD(Part):
     temperature: float = setting(0.5, "temperature of the soft predictions (T)", above=0)
     noise: float = setting(0.0, "standard deviation of the noise added to a client's mean features", minimum=0)
 
+    def idle(self, config, sizes):
+        if config.rounds == 1:
+            return "clients learn from the round before; raise --rounds"
+
     # -- client; the broadcast is empty in the first round -----------------------------------------------------------
 
     def loss(self, client, step):
-        real = len(step.real_y)
-        return self.term(client, client.model.module.head, step.features[:real], step.real_y, 1 / real)
+        return self.term(client, client.model.module.head, step.real_features, step.real_y, 1 / len(step.real_y))
 
     def fused_loss(self, clients, step):
-        features = step.features[:, : step.real_y.shape[1]]
-
         def heads(means: Tensor) -> Tensor:
-            return step.model.head(means.expand(len(clients), -1, -1))
+            return step.model.head(means.repeat(len(clients), 1, 1))
 
-        return self.term(clients[0], heads, features, step.real_y, step.real_share)
+        return self.term(clients[0], heads, step.real_features, step.real_y, step.real_share)
 
     def term(
         self, client: Client, head: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, share: Tensor | float
@@ -48,12 +48,16 @@ class FedHKD(Part):
         known, prototypes = broadcast["known"], broadcast["prototypes"]
         means, predictions = prototypes[:, :size], prototypes[:, size:]
         if self.lambda_q:
-            apart = torch.linalg.vector_norm(self.soften(head(means)) - predictions, dim=-1)
+            apart = self.apart(self.soften(head(means)), predictions)
             total = self.lambda_q * (apart * known).sum(-1) / known.sum()
         if self.gamma_h:
-            apart = self.gamma_h * (prototype_distance(features, labels, means, known) * share).sum(-1)
+            apart = self.gamma_h * (self.apart(features, means[labels]) * known[labels] * share).sum(-1)
             total = apart if total is None else total + apart
         return total
+
+    def apart(self, values: Tensor, targets: Tensor) -> Tensor:
+        """How far each row of values is from its target."""
+        return torch.linalg.vector_norm(values - targets, dim=-1)
 
     def soften(self, logits: Tensor) -> Tensor:
         """The softmax of the logits at the part's temperature."""
@@ -68,10 +72,14 @@ class FedHKD(Part):
         batches = [class_sums(self.knowledge(module, x), y, classes) for x, y in client.everything()]
         sums, counts = (sum(column) for column in zip(*batches, strict=True))
         if self.noise:
-            size = classes, module.feature_size
-            noise = client.stream(f"{self.name}/noise").standard_normal(size, dtype=np.float32)
-            sums[:, : size[1]] += self.noise * counts[:, None] * torch.from_numpy(noise).to(sums.device)
+            sums[:, : module.feature_size] += counts[:, None] * self.drawn_noise(client)
         return Upload(sum={"knowledge": sums, "counts": counts})
+
+    def drawn_noise(self, client: Client) -> Tensor:
+        """The noise on the client's mean features in this round."""
+        size = client.classes, client.model.module.feature_size
+        drawn = client.stream(f"{self.name}/noise").standard_normal(size, dtype=np.float32)
+        return self.noise * torch.from_numpy(drawn).to(client.y.device)
 
     def knowledge(self, module: Any, x: Tensor) -> Tensor:
         """The features of x, followed by its soft predictions where these are used."""

@@ -12,9 +12,11 @@ from torch.nn import functional as F
 from raysim.methods.base import Part, Upload, Uploads
 from raysim.methods.common import feature_generator as gen
 from raysim.methods.common.features import class_means, class_sums
+from raysim.models.flat import FlatModel
+from raysim.models.generator import HIDDEN, for_classifier
 from raysim.settings import setting
 from raysim.training.client import Client
-from raysim.training.fused import cross_entropies, pad
+from raysim.training.fused import cross_entropies
 
 if TYPE_CHECKING:
     from raysim.engine.server import Server
@@ -54,6 +56,7 @@ class FedPA(Part):
     gen_lr_decay: float = setting(1.0, "factor per round on the generator's learning rate", above=0)
     gen_weight_decay: float = setting(0.0, "weight decay of the generator's Adam", minimum=0)
     noise: int = setting(32, "size of the generator's noise vector (z, eq. 4)", minimum=1, maximum=10**4)
+    hidden: int = setting(HIDDEN, "units of the generator's hidden layer", minimum=1, maximum=10**5)
 
     def at(self, weight: str, t: int) -> float:
         """The value of a decaying weight in round t; a weight that starts at 0 stays 0, whatever its floor."""
@@ -65,27 +68,41 @@ class FedPA(Part):
         """Whether prototypes are needed, by the clients' loss or by the generator's."""
         return bool(self.lambda_po or (self.lambda_ge and self.gamma_ad))
 
-    # These two, and `draw`, differ in the authors' published code: fedpa_reference.py overrides them.
+    # These three, and `draw`, differ in the authors' published code: fedpa_reference.py overrides them.
     distance = staticmethod(gen.prototype_distance)
     fidelity = staticmethod(gen.fidelity)
+    diversity = staticmethod(gen.diversity)
 
     def draw(self, stream: np.random.Generator, counts: Tensor, size: int) -> tuple[Tensor, Tensor]:
         """Noise and labels as the generator's input, the labels drawn from p̃(y)."""
         return gen.draw_inputs(stream, counts, size, self.noise)
 
+    def idle(self, config, sizes):
+        if config.rounds == 1:
+            return "clients get generator and prototypes of the round before; raise --rounds"
+
+    def generator(self, classifier: FlatModel, weights: Tensor | None = None, seed: int = 0) -> FlatModel:
+        """A generator of this classifier's features with these weights, or new ones."""
+        return for_classifier(classifier, self.noise, self.hidden, weights, seed)
+
     # -- client; the broadcast is empty in the first round -----------------------------------------------------------
 
     def begin(self, client):
-        client.scratch[self.name] = {"made": self.generated(client)}
+        client.scratch[self.name] = {}
+        if "generator" in client.broadcast[self.name] and self.at("lambda_ge", client.t):
+            client.scratch[self.name]["made"] = self.generated(client)
 
     def generated(self, client: Client) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield batches of (features, labels) from the broadcast generator, in evaluation mode."""
+        """Batches of (features, labels) from the broadcast generator, in evaluation mode; all is drawn now."""
         broadcast, size = client.broadcast[self.name], client.config.batch_size
-        stream = client.stream(f"{self.name}/noise")
-        model = gen.for_classifier(client.model, self.noise, broadcast["generator"])
-        while True:
-            features, labels = gen.make(model, *self.draw(stream, broadcast["counts"], gen.BLOCK * size))
-            yield from zip(features.split(size), labels.split(size), strict=True)
+        if self.name not in client.kept:  # once for all clients of the actor
+            generator = self.generator(client.model, broadcast["generator"])
+            client.kept[self.name] = generator, broadcast["counts"].cpu()
+        generator, counts = client.kept[self.name]
+        stream, blocks = client.stream(f"{self.name}/noise"), -(-client.steps // gen.BLOCK)
+        draws = [self.draw(stream, counts, gen.BLOCK * size) for _ in range(blocks)]
+        noise, labels = (torch.cat(drawn).to(client.y.device) for drawn in zip(*draws, strict=True))
+        return gen.in_blocks(generator, noise, labels, size)
 
     def loss(self, client, step):
         """λ_ge·L_ge (eq. 11) + λ_po·L_po (eq. 10)."""
@@ -94,8 +111,7 @@ class FedPA(Part):
             generated, labels = next(client.scratch[self.name]["made"])
             terms.append(weight * F.cross_entropy(client.model.module.head(generated), labels))
         if "prototypes" in broadcast and (weight := self.at("lambda_po", client.t)):
-            features = step.features[: len(step.real_y)]
-            distances = self.distance(features, step.real_y, broadcast["prototypes"], broadcast["known"])
+            distances = self.distance(step.real_features, step.real_y, broadcast["prototypes"], broadcast["known"])
             terms.append(weight * distances.mean())
         return sum(terms) if terms else None
 
@@ -103,11 +119,12 @@ class FedPA(Part):
         """λ_ge·L_ge (eq. 11) + λ_po·L_po (eq. 10), one value per client."""
         broadcast, t, terms = clients[0].broadcast[self.name], clients[0].t, []
         if "generator" in broadcast and (weight := self.at("lambda_ge", t)):
-            generated, labels, share = pad([next(client.scratch[self.name]["made"]) for client in clients])
+            made = zip(*(next(client.scratch[self.name]["made"]) for client in clients), strict=True)
+            generated, labels = map(torch.stack, made)
+            share = generated.new_full(labels.shape, 1 / labels.shape[1])
             terms.append(weight * cross_entropies(step.model.head(generated), labels, share))
         if "prototypes" in broadcast and (weight := self.at("lambda_po", t)):
-            features = step.features[:, : step.real_y.shape[1]]
-            distances = self.distance(features, step.real_y, broadcast["prototypes"], broadcast["known"])
+            distances = self.distance(step.real_features, step.real_y, broadcast["prototypes"], broadcast["known"])
             terms.append(weight * (distances * step.real_share).sum(1))
         return sum(terms) if terms else None
 
@@ -130,7 +147,7 @@ class FedPA(Part):
     def setup(self, server):
         if self.lambda_ge:
             seed = int(server.stream(f"{self.name}/init").integers(2**63))
-            server.state[self.name] = gen.fresh_state(server.model, self.noise, seed)
+            server.state[self.name] = gen.fresh_state(self.generator(server.model, seed=seed))
 
     def broadcast(self, server):
         wanted = ("generator", "counts") * bool(self.lambda_ge) + ("prototypes", "known") * bool(self.lambda_po)
@@ -156,7 +173,7 @@ class FedPA(Part):
             shares = counts / counts.sum(0).clamp(min=1)
             losses["fid"] = weight, lambda h, y, z: self.fidelity(h, y, heads, biases, shares)
         if self.gamma_div:
-            losses["div"] = self.gamma_div, lambda h, y, z: gen.diversity(h, y, z, self.pairs)
+            losses["div"] = self.gamma_div, lambda h, y, z: self.diversity(h, y, z, self.pairs)
         if self.gamma_ad and "prototypes" in state:
             known, limits = (state["prototypes"], state["known"]), torch.full((), torch.inf, device=server.device)
             if self.ad_reach is not None:
@@ -166,7 +183,7 @@ class FedPA(Part):
         if server.t == 1:
             features, labels = self.sample_features(server)
             server.metrics |= gen.measure(features, labels, "generator.untrained_")
-        model = gen.for_classifier(server.model, self.noise, state["generator"])
+        model = self.generator(server.model, state["generator"])
         inputs = self.draw(server.stream(f"{self.name}/noise"), state["counts"], self.gen_steps * self.gen_batch)
         adam = {"lr": self.gen_lr * self.gen_lr_decay ** (server.t - 1), "weight_decay": self.gen_weight_decay}
         server.metrics |= gen.train_generator(model, state["adam"], adam, inputs, self.gen_batch, losses)
@@ -177,5 +194,8 @@ class FedPA(Part):
     def sample_features(self, server, count=gen.MEASURED):
         if not self.lambda_ge:
             return None
-        inputs = self.draw(server.stream(f"{self.name}/sample"), server.state[self.name]["counts"] > 0, count)
-        return gen.make(gen.for_classifier(server.model, self.noise, server.state[self.name]["generator"]), *inputs)
+        state = server.state[self.name]
+        noise, _ = self.draw(server.stream(f"{self.name}/sample"), state["counts"], count)
+        held = (state["counts"] > 0).nonzero().flatten()
+        labels = held[torch.arange(count, device=held.device) % len(held)]  # of every class as many
+        return gen.make(self.generator(server.model, state["generator"]), noise, labels)

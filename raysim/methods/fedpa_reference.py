@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from raysim.methods.base import Upload
 from raysim.methods.common import feature_generator as gen
-from raysim.methods.common.features import class_means, class_sums, fused_class_sums
+from raysim.methods.common import step_means
+from raysim.methods.common.features import class_means
 from raysim.methods.fedpa import FedPA
 from raysim.settings import setting
 
@@ -27,12 +27,18 @@ def collapsed_fidelity(made: Tensor, labels: Tensor, heads: Tensor, biases: Tens
     return (losses.view(len(heads), -1).mean(1) * shares[:, labels].mean(1)).sum()
 
 
+def mean_diversity(made: Tensor, labels: Tensor, noise: Tensor, pairs: str = "different") -> Tensor:
+    """exp(−mean(mean|Δh| · mean(Δz)²)): the inner means are over dimensions, the outer one is over all pairs."""
+    apart = (made[:, None] - made).abs().mean(2)
+    noise_apart = (noise[:, None] - noise).square().mean(2)
+    return (-(gen.counted_pairs(labels, pairs) * apart * noise_apart).mean()).exp()
+
+
 @dataclass(frozen=True)
 class FedPAReference(FedPA):
     """FedPA as in its authors' code: squared distances, uniform noise and labels, prototypes from the local steps."""
 
     lambda_ge_floor: float = setting(1e-4, "lowest value of lambda_ge", minimum=0)
-    lambda_po_floor: float = setting(1e-4, "lowest value of lambda_po", minimum=0)
     gamma_fid_floor: float = setting(1e-4, "lowest value of gamma_fid", minimum=0)
     pairs: Literal["same", "different", "all"] = setting("different", "labels of the pairs that diversity keeps apart")
     gen_lr_decay: float = setting(0.98, "factor per round on the generator's learning rate", above=0)
@@ -40,6 +46,7 @@ class FedPAReference(FedPA):
 
     distance = staticmethod(squared_distance)
     fidelity = staticmethod(collapsed_fidelity)
+    diversity = staticmethod(mean_diversity)
 
     def draw(self, stream: np.random.Generator, counts: Tensor, size: int) -> tuple[Tensor, Tensor]:
         """Uniform noise, and labels drawn uniformly from the classes that have been seen."""
@@ -47,36 +54,33 @@ class FedPAReference(FedPA):
 
     def begin(self, client):
         super().begin(client)
-        size = client.model.module.feature_size
-        client.scratch[self.name]["features"] = torch.zeros(client.classes, size, device=client.y.device)
-        client.scratch[self.name]["counts"] = torch.zeros(client.classes, device=client.y.device)
+        step_means.start(client.scratch[self.name], client, client.model.module.feature_size)
 
     def loss(self, client, step):
-        scratch = client.scratch[self.name]
         if self.lambda_ge or self.lambda_po:
-            sums, counts = class_sums(step.features.detach()[: len(step.real_y)], step.real_y, client.classes)
-            scratch["features"] += sums
-            scratch["counts"] += counts
+            step_means.add(client.scratch[self.name], step, step.features)
         return super().loss(client, step)
 
     def fused_loss(self, clients, step):
         if self.lambda_ge or self.lambda_po:
-            for client, sums, counts in zip(clients, *fused_class_sums(step, clients[0].classes), strict=True):
-                client.scratch[self.name]["features"] += sums
-                client.scratch[self.name]["counts"] += counts
+            step_means.fused_add([client.scratch[self.name] for client in clients], step, step.features)
         return super().fused_loss(clients, step)
 
     def end(self, client):
-        """Upload features summed over the local steps, as the model was then, and the head with counts plus 1."""
+        """Upload mean features over the local steps times full label counts, and the head with sampled counts plus 1.
+
+        So a class that the client owns but no step has sampled counts as a feature of zeros.
+        """
         if not (self.lambda_ge or self.lambda_po):
             return None
         scratch, head = client.scratch[self.name], client.model.module.head
-        upload = Upload(sum={"counts": scratch["counts"]})
+        owned = step_means.label_counts(client)
+        upload = Upload(sum={"counts": owned})
         if self.aligns:
-            upload.sum["features"] = scratch["features"]
+            upload.sum["features"] = owned[:, None] * step_means.means(scratch)
         if self.lambda_ge and self.gamma_fid:
             weight, bias = head.weight.detach().clone(), head.bias.detach().clone()
-            upload.each = {"head": weight, "bias": bias, "counts": 1 + scratch["counts"]}
+            upload.each = {"head": weight, "bias": bias, "counts": 1 + scratch["seen"]}
         return upload
 
     def update(self, server, uploads):

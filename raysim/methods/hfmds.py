@@ -16,7 +16,7 @@ from raysim.methods.common.local_prototypes import LocalPrototypes
 from raysim.methods.common.synthesis import ImageSynthesis
 from raysim.privacy.figures import Figure
 from raysim.privacy.psnr import psnr
-from raysim.settings import setting
+from raysim.settings import formerly, setting
 from raysim.training.client import Client
 
 INERT = 0.01  # share of the cross-entropy's gradient below which the matching loss decides nothing
@@ -37,7 +37,9 @@ class HFMDS(LocalPrototypes, ImageSynthesis):
         minimum=0, maximum=1,
     )  # fmt: skip
     every: int = setting(20, "rounds between two syntheses (T_d)", minimum=1)
-    first: int | None = setting(1, "round of the first synthesis; none: T_d, as in the paper", minimum=1, formerly=None)
+    first: int | None = formerly(
+        None, setting(1, "round of the first synthesis; none: T_d, as in the paper", minimum=1)
+    )
     per_client: int = setting(100, "synthetic images per client, at most its number of samples (B_g)", minimum=1)
     accumulate: bool = setting(False, "keep the images of earlier syntheses in the shared dataset")
     share: Literal["synthetic", "real"] = setting(
@@ -55,6 +57,10 @@ class HFMDS(LocalPrototypes, ImageSynthesis):
             )
         if self.share == "synthetic" and not (self.matches or self.label_weight or self.tv):
             raise InputError("--hfmds.match, --hfmds.label-weight and --hfmds.tv leave no loss; give one a weight")
+
+    def idle(self, config, sizes):
+        if config.rounds < (first := self.first or self.every):
+            return f"its first synthesis is in round {first} of {config.rounds}; lower --{self.name}.first"
 
     # -- synthesis, at all clients, at the start of the first round that has one and of every T_d-th after it ----------
 
@@ -89,10 +95,9 @@ class HFMDS(LocalPrototypes, ImageSynthesis):
                 upload.metadata[name] = own
         return uploads
 
-    @property
-    def keeps_prototypes(self) -> bool:
-        """Whether clients keep prototypes: with μ = 0 nothing needs them, and those of maps are not kept."""
-        return self.layer == "features" and self.matches and self.mu != 0 and self.share == "synthetic"
+    def keeps_prototypes(self, module):
+        """With μ = 0 nothing needs them, and those of maps are computed when they are needed."""
+        return self.matches and self.mu != 0 and self.share == "synthetic" and not self.matches_maps(module)
 
     @torch.no_grad()
     def prototypes(self, client: Client) -> Tensor:

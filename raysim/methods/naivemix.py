@@ -26,6 +26,8 @@ class NaiveMix(Part):
         0.1, "weight of the shared mean in a mixture; 0: no means are shared (λ)", minimum=0, maximum=1
     )
 
+    one_class: bool = setting(False, "make every shared mean of samples of one class, as in HFMDS-FL's comparison")
+
     # -- before the first round --------------------------------------------------------------------------------------
 
     def exchange(self, server, t, i):
@@ -36,11 +38,13 @@ class NaiveMix(Part):
 
     def means(self, client: "Client") -> Upload:
         """The client's upload: means of M samples each; a rest of fewer than M is left out, as it would reveal more."""
-        count = client.samples // self.mean_of
-        if count == 0:
+        drawn = client.stream(f"{self.name}/rows").permutation(client.samples)
+        of = client.y.cpu().numpy()[drawn]
+        groups = [drawn[of == c] for c in range(client.classes)] if self.one_class else [drawn]
+        drawn = np.concatenate([group[: len(group) // self.mean_of * self.mean_of] for group in groups])
+        if not len(drawn):
             return Upload()
-        drawn = client.stream(f"{self.name}/rows").permutation(client.samples)[: count * self.mean_of]
-        rows = torch.from_numpy(drawn).to(client.y.device)
+        rows, count = torch.from_numpy(drawn).to(client.y.device), len(drawn) // self.mean_of
         images, labels = client.x[rows], F.one_hot(client.y[rows], client.classes).float()
         x, y = (values.unflatten(0, (count, self.mean_of)).mean(1) for values in (images, labels))
         similar = psnr(client.pixels(x).repeat_interleave(self.mean_of, 0), client.pixels(images))
@@ -56,12 +60,17 @@ class NaiveMix(Part):
     # -- local training ----------------------------------------------------------------------------------------------
 
     def begin(self, client):
-        client.scratch[self.name] = {"draw": client.stream(f"{self.name}/batches")}
+        shared, draw = client.shared.get(self.name), client.stream(f"{self.name}/batches")
+        client.scratch[self.name] = {}
+        if shared is not None:
+            rows = [draw.integers(len(shared), size=size) for size in client.largest_batches]
+            client.scratch[self.name]["drawn"] = shared.batches(rows)
 
     def batch(self, client, x, y):
-        if (table := client.shared.get(self.name)) is None:
+        if client.shared.get(self.name) is None:
             return x, y
-        return self.mix(client, x, y, *client.draw_shared(table, client.scratch[self.name]["draw"], len(y)))
+        mean_x, mean_y = next(client.scratch[self.name]["drawn"])
+        return self.mix(client, x, y, mean_x[: len(y)], mean_y[: len(y)])
 
     def mix(self, client: "Client", x: Tensor, y: Tensor, mean_x: Tensor, mean_y: Tensor) -> tuple[Tensor, Tensor]:
         """The batch with every sample mixed with one shared mean."""

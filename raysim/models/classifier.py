@@ -1,6 +1,9 @@
 """What every classifier consists of: a feature extractor e and a linear head d, f = d ∘ e."""
 
+from typing import Any
+
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 
 class Classifier(nn.Module):
@@ -20,6 +23,11 @@ class Classifier(nn.Module):
     def features(self, x: Tensor) -> Tensor:
         return self.extractor(x)
 
+    @property
+    def has_maps(self) -> bool:
+        """Whether it has `maps` and `features_of`."""
+        return self.map_layers is not None
+
     def maps(self, x: Tensor) -> Tensor:
         """The flattened output of the convolutions."""
         return self._layers(slice(self.map_layers))(x)
@@ -35,3 +43,15 @@ class Classifier(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.features(x))
+
+
+def classified(module: Any, features: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+    """Features and logits of the samples that have labels, their mean cross-entropy, and the logits of any that follow.
+
+    Without samples that follow the last is left out.
+    """
+    logits = module.head(features)
+    if len(logits) == len(labels):
+        return features, logits, F.cross_entropy(logits, labels)
+    own, others = logits.split([len(labels), len(logits) - len(labels)])
+    return features[: len(labels)], own, F.cross_entropy(own, labels), others

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 
 class FlatModel:
@@ -47,6 +48,11 @@ class FlatModel:
         self.parameter_names = list(parameters)
 
     @cached_property
+    def mixes_samples(self) -> bool:
+        """Whether what the model computes of a sample in training depends on the others of its batch."""
+        return any(isinstance(layer, _BatchNorm) for layer in self.module.modules())
+
+    @cached_property
     def gradients(self) -> torch.Tensor:
         """One flat gradient of all parameters, made on first use.
 
@@ -76,6 +82,18 @@ class FlatModel:
         out, channels, height, width = shape
         return part.view(*flat.shape[:-1], out, height, width, channels).movedim(-1, -3)
 
+    def add_gradient(self, flat: torch.Tensor) -> None:
+        """Add a flat gradient to those of the parameters, by one operation for all that have one."""
+        views = [self.view(flat, name) for name in self.parameter_names]
+        having = []
+        for parameter, view in zip(self.parameters, views, strict=True):
+            if parameter.grad is None:
+                parameter.grad = view
+            else:
+                having.append((parameter.grad, view))
+        if having:
+            torch._foreach_add_(*map(list, zip(*having, strict=True)))
+
     def load(self, flat: torch.Tensor) -> None:
         """Take over these weights."""
         self.weights.copy_(flat)
@@ -100,4 +118,6 @@ class FlatModel:
     def export(self, flat: torch.Tensor) -> dict[str, np.ndarray]:
         """The weights by parameter and buffer name, as saved and hashed; integer buffers come from this module."""
         arrays = {name: self.view(flat, name).cpu().numpy().copy() for name in self.spans}
-        return arrays | {name: b.cpu().numpy().copy() for name, b in self.integer_buffers.items()}
+        arrays |= {name: b.cpu().numpy().copy() for name, b in self.integer_buffers.items()}
+        own_name = getattr(self.module, "own_name", str)  # of a network that was changed for training (models/own.py)
+        return {own_name(name): array for name, array in arrays.items()}

@@ -10,37 +10,39 @@ from torch.nn import functional as F
 
 from raysim.models.flat import FlatModel
 
-HIDDEN = 256  # units of the hidden layer
+HIDDEN = 256  # units of the hidden layer, where nothing else is said
 
 
 class Generator(nn.Module):
-    """The generator: [noise ++ one-hot label] → 256 → batch-norm → ReLU → feature, without activation."""
+    """The generator: [noise ++ one-hot label] → hidden layer → batch-norm → ReLU → feature, without activation."""
 
-    def __init__(self, noise_size: int, classes: int, feature_size: int):
+    def __init__(self, noise_size: int, classes: int, feature_size: int, hidden: int = HIDDEN):
         super().__init__()
         self.classes = classes
         self.layers = nn.Sequential(
-            nn.Linear(noise_size + classes, HIDDEN),
-            nn.BatchNorm1d(HIDDEN),
+            nn.Linear(noise_size + classes, hidden),
+            nn.BatchNorm1d(hidden),
             nn.ReLU(),
-            nn.Linear(HIDDEN, feature_size),
+            nn.Linear(hidden, feature_size),
         )
 
     def forward(self, noise: Tensor, labels: Tensor) -> Tensor:
         return self.layers(torch.cat([noise, F.one_hot(labels, self.classes).to(noise.dtype)], 1))
 
 
-def build_generator(noise_size: int, classes: int, feature_size: int, seed: int) -> Generator:
+def build_generator(noise_size: int, classes: int, feature_size: int, seed: int, hidden: int = HIDDEN) -> Generator:
     """A generator on the CPU with new weights, which depend on the seed only; torch's generator is unchanged."""
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)  # not torch.manual_seed, which would also reseed the GPUs
-        return Generator(noise_size, classes, feature_size)
+        return Generator(noise_size, classes, feature_size, hidden)
 
 
-def for_classifier(classifier: FlatModel, noise_size: int, weights: Tensor | None = None, seed: int = 0) -> FlatModel:
+def for_classifier(
+    classifier: FlatModel, noise_size: int, hidden: int, weights: Tensor | None = None, seed: int = 0
+) -> FlatModel:
     """A generator of this classifier's features, on its device, with these weights or new ones."""
     module: Any = classifier.module
-    generator = build_generator(noise_size, module.head.out_features, module.feature_size, seed)
+    generator = build_generator(noise_size, module.head.out_features, module.feature_size, seed, hidden)
     model = FlatModel(generator.eval(), classifier.device)
     if weights is not None:
         model.load(weights)

@@ -1,4 +1,4 @@
-"""The papers' own figures, to show beside those of our runs: accuracies in %, PSNR in dB."""
+"""The papers' own figures, to show beside those of our runs: accuracies in %, PSNR in dB, a client's GFLOPs."""
 
 from dataclasses import dataclass
 
@@ -13,6 +13,8 @@ class Figure:
     accuracy: float
     std: float | None = None
     psnr: float | None = None
+    measure: str = "final_accuracy"  # the figure of a run's summary to compare with
+    gflops: float | None = None  # by the paper's own way of counting, which it does not give
 
     def __str__(self) -> str:
         spread = "" if self.std is None else f" ± {self.std:.2f}"
@@ -27,6 +29,16 @@ def find(settings: dict[str, object]) -> list[Figure]:
     """
     where = str(settings["dataset"]), partition_name(settings), method_name(settings)
     return [table[where] for table in _TABLES if where in table]
+
+
+def cell(paper: str, dataset: str, partition: str, method: str) -> Figure:
+    """One cell of a paper's table, by the names that `partition_name` and `method_name` give.
+
+    >>> cell("FedPA table II", "mnist", "dirichlet 1", "fedgen").accuracy
+    95.34
+    """
+    where = dataset, partition, method
+    return next(table[where] for table in _TABLES if where in table and table[where].paper == paper)
 
 
 def partition_name(settings: dict[str, object]) -> str:
@@ -47,23 +59,30 @@ def method_name(settings: dict[str, object]) -> str:
     parts = [part for part in str(settings["method"]).split("+") if part != "fedbn"]
     if parts == ["hfmds"] and settings.get("hfmds.mu") == 0:
         return "fmds"
-    return "+".join("fedpa" if part == "fedpa_reference" else part for part in parts) or "fedavg"
+    if parts == ["fedpa_reference"] and settings.get("fedpa_reference.pairs") == "all":
+        return "fedgen"  # by its alias fedgen_reference
+    return "+".join(part.removesuffix("_reference") for part in parts) or "fedavg"
 
 
 Table = dict[tuple[str, str, str], Figure]  # (dataset, partition, method) -> cell
 
 
 def _table(
-    paper: str, columns: list[tuple[str, str]], rows: dict[str, str], psnr: dict[str, str] | None = None
-) -> Table:
-    """A table from a line of figures per method, each `mean` or `mean±std`, for columns of dataset and partition."""
+    paper: str, columns: list[tuple[str, str]], rows: dict[str, str], psnr: dict[str, str] | None = None,
+    gflops: dict[str, dict[str, float]] | None = None, measure: str = Figure.measure,
+) -> Table:  # fmt: skip
+    """A table from a line of figures per method, each `mean` or `mean±std`, for columns of dataset and partition.
+
+    `psnr` has such lines too; `gflops` has a figure by method and dataset, the same for all partitions.
+    """
     cells = {}
     for method, line in rows.items():
         similar: list[str] = (psnr or {}).get(method, "").split() or [""] * len(columns)
         for (dataset, partition), cell, db in zip(columns, line.split(), similar, strict=True):
             mean, _, std = cell.partition("±")
+            cost = (gflops or {}).get(method, {}).get(dataset)
             cells[dataset, partition, method] = Figure(
-                paper, float(mean), float(std) if std else None, float(db) if db else None
+                paper, float(mean), float(std) if std else None, float(db) if db else None, measure, cost
             )
     return cells
 
@@ -92,6 +111,12 @@ _TABLES = [
             "fmds": "16.98 17.32 16.69 12.41 10.96 13.38",
             "hfmds": "15.59 16.53 16.60 12.36 10.33 13.15",
         },
+        {
+            "fedmix": {"cifar10": 91.06, "cifar100": 91.56},
+            "fedgan": {"cifar10": 135.14, "cifar100": 135.38},
+            "fmds": {"cifar10": 69.32, "cifar100": 69.56},
+            "hfmds": {"cifar10": 69.33, "cifar100": 69.57},
+        },
     ),
     _table(
         "FedPA table II",
@@ -108,6 +133,7 @@ _TABLES = [
             "fedhkd": "90.15±2.53 94.76±0.35 72.39±0.23 79.27±0.36 84.67±0.19 86.44±0.05 85.66±0.83",
             "fedpa": "94.79±0.18 96.77±0.05 78.25±0.67 83.30±0.09 85.52±0.50 87.41±0.23 87.32±0.53",
         },
+        measure="best_five_accuracy",  # which its code prints, over three runs on one partition
     ),
     _table(
         "FedDPMS table 1",
@@ -144,4 +170,5 @@ _TABLES = [
             "feddpgan": "94.57", "sdafl": "96.25",
         },
     ),
+    _table("SDA-FL table 6", [("covid19", "table covid19-iid")], {"fedavg": "95.19"}),
 ]  # fmt: skip

@@ -46,15 +46,20 @@ def round_line(metrics: RoundMetrics, rounds: int, seconds_left: float) -> str:
 
 
 class Reporter(Callback):
-    """Prints to the terminal or the job log."""
+    """Prints to the terminal or the job log; `brief` without what the reader has just written, as in a notebook."""
 
-    def __init__(self, console: Console | None = None):
-        self.console = console or Console()
+    def __init__(self, console: Console | None = None, brief: bool = False):
+        self.console, self.brief = console or Console(), brief
         self.bar: Progress | None = None
 
     def say(self, text: str) -> None:
         """Print text as it is, above the bar if there is one."""
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self.console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+    def say_settings(self, settings: dict[str, Any]) -> None:
+        """Print all settings, a line each."""
+        if not self.brief:
+            self.say("\n".join(f"  {key} = {value}" for key, value in settings.items() if value is not None))
 
     # -- the bar -----------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from raysim.engine.callbacks import Callback
 from raysim.engine.round_metrics import RoundMetrics
 from raysim.errors import InputError, RaysimError
+from raysim.settings import Given
 
 if TYPE_CHECKING:
     from raysim.engine.simulation import Result
@@ -23,7 +24,10 @@ __all__ = ["Callback", "Guarded", "TensorBoard", "figures", "load_trackers"]
 def load_trackers(names: str | None) -> list[Guarded]:
     """The callbacks of `--callback MODULE:CLASS,…`, each guarded, after TensorBoard's if that is installed."""
     callbacks: list[Callback] = [TensorBoard()] if importlib.util.find_spec("tensorboard") else []
-    callbacks += [_make(name.strip()) for name in names.split(",")] if names else []
+    if isinstance(names, Given):  # objects, given in Python
+        callbacks += names.value
+    else:
+        callbacks += [_make(name.strip()) for name in names.split(",")] if names else []
     return [Guarded(callback) for callback in callbacks]
 
 
@@ -64,9 +68,9 @@ class Guarded(Callback):
         except Exception as error:
             raise RaysimError(f"{self._describe('on_start', error)}; put that right or leave it out") from error
 
-    def on_round(self, metrics: RoundMetrics) -> bool:
+    def on_round(self, metrics: RoundMetrics) -> str | None:
         """True ends the run; any other value is no answer, since trackers may return what they please."""
-        return self._call("on_round", metrics) is True
+        return f"{self._name} ended the run" if self._call("on_round", metrics) is True else None
 
     def on_event(self, kind: str, details: dict[str, Any]) -> None:
         self._call("on_event", kind, details)
@@ -107,8 +111,13 @@ class Guarded(Callback):
             self.complain(f"{self._describe(name, error)}; the run goes on without it")
 
     def _describe(self, hook: str, error: Exception) -> str:
-        kind, reason = type(self.callback), " ".join(str(error).split())
-        return f"--callback {kind.__module__}:{kind.__name__}.{hook}: {type(error).__name__}: {reason}"
+        reason = " ".join(str(error).split())
+        return f"{self._name}.{hook}: {type(error).__name__}: {reason}"
+
+    @property
+    def _name(self) -> str:
+        kind = type(self.callback)
+        return f"--callback {kind.__module__}:{kind.__name__}"
 
 
 class TensorBoard(Callback):

@@ -40,10 +40,11 @@ class CheckpointWriter:
         states: Mapping[int, Any],
         shared: Mapping[str, Any],
         begun: dict[str, Any] | None = None,
+        stopped: dict[str, Any] | None = None,
     ) -> None:
         """Begin to write the checkpoint after round t. Snapshot, states and shared are references, or hold them."""
         self.wait()
-        self.task = BackgroundTask(self._save, t, snapshot, states, shared, begun)
+        self.task = BackgroundTask(self._save, t, snapshot, states, shared, begun, stopped)
 
     def _save(
         self,
@@ -52,6 +53,7 @@ class CheckpointWriter:
         states: Mapping[int, Any],
         shared: Mapping[str, Any],
         begun: dict[str, Any] | None,
+        stopped: dict[str, Any] | None,
     ) -> None:
         server, since = (self.runner.get(reference) for reference in snapshot)
         of_clients: dict[int, dict[str, Any]] = {}
@@ -59,7 +61,7 @@ class CheckpointWriter:
             several = dict(self.runner.get(reference))
             of_clients |= {client: several[client] for client in clients}
         tables = {part: (since[part], self.runner.get(reference)) for part, reference in shared.items()}
-        self.checkpoints.save(t, server, of_clients, tables, self.synced_metrics(t), begun)
+        self.checkpoints.save(t, server, of_clients, tables, self.synced_metrics(t), begun, stopped)
 
     def wait(self) -> None:
         """Wait until the last checkpoint is on the disk, and raise its error if there was one."""

@@ -9,7 +9,8 @@ manifest names the older file.
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -74,6 +75,7 @@ class Checkpoints:
     """The checkpoints of one run. A run goes on only from a checkpoint that has the same `identity`.
 
     Settings in the identity that a checkpoint does not have, because raysim got them later, count as their defaults.
+    A folder in which another run keeps checkpoints is refused: each would replace and remove the other's.
     """
 
     def __init__(self, folder: Path, identity: dict[str, Any]):
@@ -85,7 +87,8 @@ class Checkpoints:
         self.files: dict[str, str] = {}  # name -> digest
         self.where: dict[int, list[Any]] = {}  # client -> [file, its packed state]
         self.shared: dict[str, str] = {}  # part -> file
-        self.kept: list[set[str]] = []  # the files of the last checkpoints, their manifests among them
+        self.kept: list[str] = []  # the manifests of the last checkpoints
+        self.named: dict[str, set[str]] = {}  # manifest of this run in the folder -> the files it names
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -97,17 +100,19 @@ class Checkpoints:
         shared: dict[str, tuple[int, pa.Table]],
         metrics: str = "",
         begun: dict[str, Any] | None = None,
+        stopped: dict[str, Any] | None = None,
     ) -> None:
         """Write the checkpoint after round t.
 
         `server` is its tree of arrays, `states` are those of clients that changed since the last checkpoint, `shared`
         is part -> (round it is from, table), `metrics` the digest of the rounds' lines, and `begun` what was done of
-        the next round, if the run is between two of its exchanges.
+        the next round, if the run is between two of its exchanges; `stopped` is why the run was ended early, if it was.
         """
         if not self.kept:
             with writing(self.folder):
                 self.folder.mkdir(exist_ok=True)
             sync(self.folder.parent)
+            self.named = self._named_files()
         files, where, tables = dict(self.files), dict(self.where), dict(self.shared)
         tensors: dict[str, np.ndarray] = {}
         stamp = _stamp(t, begun)
@@ -133,11 +138,13 @@ class Checkpoints:
             "states": {str(client): place for client, place in where.items()},
             "shared": tables,
             "metrics": metrics,
+            "stopped": stopped,
         }
         name = f"round-{stamp}.json"
         self._write_manifest(name, manifest)
         self.files, self.where, self.shared = used, where, tables
-        self.kept = [*self.kept, {name, *used}][-KEPT:]
+        self.kept = [*(kept for kept in self.kept if kept != name), name][-KEPT:]
+        self.named[name] = self.named.get(name, set()) | used.keys()  # one of this name may have been there before
         self._tidy()
 
     def _write(self, name: str, content: bytes) -> str:
@@ -161,30 +168,43 @@ class Checkpoints:
         sync(self.folder)
 
     def _tidy(self) -> None:
-        """Remove files of older checkpoints and of writes that were cut, manifests first, since they name other files.
+        """Remove older checkpoints of this run, manifests last, since they say which files are ours.
 
-        What has no name of ours stays: the folder may be a link to a place with other things in it.
+        Whatever else has a name like theirs stays: the folder may be a link to a place that others use. What a write
+        that was cut has left gets replaced when its round is done again.
         """
-        named = set().union(*self.kept)
+        needed = set().union(*(self.named[manifest] for manifest in self.kept))
         with writing(self.folder):
-            for path in sorted(self.folder.iterdir(), key=lambda path: path.suffix != ".json"):
-                name = path.name[1:-4] if path.name.startswith(".") and path.suffix == ".tmp" else path.name
-                if path.name not in named and FILE_NAME.fullmatch(name) and (path.is_file() or path.is_symlink()):
-                    path.unlink()
+            for manifest in [name for name in self.named if name not in self.kept]:
+                for name in [*sorted(self.named[manifest] - needed), manifest]:
+                    if not (self.folder / name).is_dir():
+                        (self.folder / name).unlink(missing_ok=True)
+                del self.named[manifest]
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def load(self, refuse: Callable[[str], None] = lambda reason: None) -> Checkpoint | None:
         """The newest whole checkpoint, or None; `refuse` is called with the reason for each damaged one before it."""
         self._forget()
-        manifests = (path for path in self.folder.glob("round-*.json") if FILE_NAME.fullmatch(path.name))
-        for path in sorted(manifests, key=_when, reverse=True):
+        self.named = self._named_files()
+        for path in sorted(self._manifests(), key=_when, reverse=True):
             try:
                 return self._read(path)
             except (Damaged, *MALFORMED) as error:
                 damage = error if isinstance(error, Damaged) else "its content is not that of a checkpoint"
                 refuse(f"checkpoint {path.name}: {damage}; using the one before it")
         return None
+
+    def _manifests(self) -> list[Path]:
+        return [path for path in self.folder.glob("round-*.json") if FILE_NAME.fullmatch(path.name)]
+
+    def _named_files(self) -> dict[str, set[str]]:
+        """The whole manifests in the folder, with the files they name; a RaysimError if one is another run's."""
+        found = {}
+        for path in self._manifests():
+            with suppress(Damaged, *MALFORMED):
+                found[path.name] = {*self._read_manifest(path)["files"]}
+        return found
 
     def _read(self, path: Path) -> Checkpoint:
         """A checkpoint from its manifest. Nothing of it is known to this object unless it is whole."""
@@ -198,10 +218,11 @@ class Checkpoints:
         server = unpack(manifest["server"], tensors[server_file])
         self.files, self.shared = manifest["files"], manifest["shared"]
         self.where = {int(client): place for client, place in manifest["states"].items()}
-        self.kept = [{path.name, *self.files}]
+        self.kept = [path.name]
         return Checkpoint(
-            manifest["round"], server, list(by_file.values()), shared, manifest["metrics"], manifest["begun"]
-        )
+            manifest["round"], server, list(by_file.values()), shared, manifest["metrics"], manifest["begun"],
+            manifest.get("stopped"),
+        )  # fmt: skip
 
     def _read_manifest(self, path: Path) -> dict[str, Any]:
         """Its content, if it is whole, of a format we know and of this run."""
@@ -215,7 +236,8 @@ class Checkpoints:
         if foreign := [name for name in manifest["files"] if not FILE_NAME.fullmatch(name)]:
             raise Damaged(f"it names {foreign[0]!r}, which no checkpoint has")
         if differing := differences(self.identity, manifest["identity"], str(path)):
-            raise RaysimError(f"{path} was made with another {' and '.join(differing)}: the run cannot go on here")
+            how = "by another run" if "run" in differing else f"with another {' and '.join(differing)}"
+            raise RaysimError(f"{path} was made {how}: this run cannot go on here")
         return manifest
 
     def _read_files(self, digests: dict[str, str]) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, pa.Table]]:
@@ -241,9 +263,23 @@ class Checkpoints:
 def differences(identity: dict[str, Any], recorded: dict[str, Any], where: str) -> list[str]:
     """The keys of `identity` in which the one recorded in a checkpoint differs; new settings have their defaults."""
     if "settings" in identity and "settings" in recorded:
-        settings = from_record(recorded["settings"], where)
+        settings = from_record(recorded["settings"], where, identity["settings"].get("method"))
         recorded = recorded | {"settings": {key: settings.get(key) for key in identity["settings"]}}
+    recorded = {"run": identity.get("run")} | recorded  # early checkpoints do not say which run made them
     return [key for key, value in identity.items() if recorded.get(key) != value]
+
+
+def files_of_run(folder: Path, config: Mapping[str, Any]) -> set[str]:
+    """The names in a folder of checkpoints that belong to the run with this config.json."""
+    any_run, names = Checkpoints(folder, {}), set[str]()
+    for path in any_run._manifests():
+        with suppress(Damaged, RaysimError, *MALFORMED):
+            manifest = any_run._read_manifest(path)
+            made = manifest["identity"]
+            settings = made["settings"].items()
+            if made["run"] == config.get("run") if "run" in made else settings <= config["settings"].items():
+                names |= {path.name, *manifest["files"]}
+    return names
 
 
 def _sha(content: bytes) -> str:

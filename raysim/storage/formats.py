@@ -44,12 +44,14 @@ METRICS = {
 EVENT = {"time": FINITE, "event": str, "text?": (str, None), "reason?": (str, None)}
 TIMELINE = {"round": int, "seconds": FINITE, "spans": {str: [[int, FINITE, FINITE]]}}
 SUMMARY = {
-    "method": str, "final_accuracy": FINITE, "best_accuracy": FINITE, "late_accuracy?": FINITE, "rounds": int,
+    "method": str, "final_accuracy": FINITE, "best_accuracy": FINITE, "late_accuracy?": FINITE,
+    "best_five_accuracy?": FINITE, "rounds": int,
     "model_sha256": str, "psnr?": (float, None), "gflops_per_client_round?": NUMBERS, "bytes_up?": int,
-    "bytes_down?": int, "privacy?": {str: (float, None)}, "tsne?": {str: {"intra": float, "inter": float}},
-    "setup_seconds?": FINITE, "seconds": FINITE,
+    "bytes_down?": int, "privacy?": {str: (float, None)}, "measures?": {str: (float, None)},
+    "tsne?": {str: {"intra": float, "inter": float}}, "generator_map?": {str: {"intra": float, "inter": float}},
+    "setup_seconds?": FINITE, "seconds": FINITE, "stopped?": (str, None),
 }  # fmt: skip
-CONFIG = {"settings": dict, "classes?": list}
+CONFIG = {"run?": str, "settings": dict, "classes?": list}
 FEATURES = {str: {"x": [FINITE], "y": [FINITE], "label": [int]}}
 FIGURE = {"name": str, "value": (float, None), "interval?": ([float, float], None), "note?": (str, None)}
 PRIVACY = ([FIGURE], dict)

@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import secrets
 import subprocess
 import time
 from dataclasses import asdict
@@ -19,12 +20,21 @@ from raysim import __version__
 from raysim.config import RunConfig, from_record
 from raysim.engine.callbacks import Callback
 from raysim.engine.round_metrics import RoundMetrics
+from raysim.engine.stopping import length_settings, reason_to_stop
 from raysim.errors import InputError, RaysimError
 from raysim.privacy.figures import Figure
 from raysim.settings import flag
 from raysim.storage import run_files
 from raysim.storage.files import append_line, sync, to_json, write_atomically
-from raysim.storage.formats import CONFIG_FORMAT, DamagedFile, read_config, read_metrics
+from raysim.storage.formats import (
+    CONFIG_FORMAT,
+    DamagedFile,
+    read_config,
+    read_history,
+    read_json,
+    read_metrics,
+    read_summary,
+)
 from raysim.storage.lease import Lease, refuse_if_held
 
 if TYPE_CHECKING:  # which imports Ray, and the command line sets Ray's environment before that
@@ -39,7 +49,7 @@ def results_folder() -> Path:
 
 def run_directory(config: RunConfig) -> Path:
     """The path of this run's directory; an InputError if it is taken or cannot be written. Creates nothing."""
-    name = f"{config.method}-{Path(config.dataset).name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    name = f"{config.method}-{Path(config.dataset).name}-{time.strftime('%Y%m%d-%H%M%S')}".replace(":", "-")
     path = results_folder() / (config.out or Path("runs") / name)
     if path.is_dir():
         refuse_if_held(path)
@@ -66,10 +76,45 @@ def check_directory(config: RunConfig, path: Path) -> None:
 
 def _check_same_run(config: RunConfig, path: Path) -> None:
     """Refuse to go on with other settings than the run began with, as far as they decide its result."""
-    before = from_record(read_config(path)["settings"], str(path / "config.json"))
+    before = from_record(read_config(path)["settings"], str(path / "config.json"), config.method)
     for key, value in config.identity().items():
         if before.get(key) != value:
             raise InputError(f"--resume: {path} has {flag(key)} {before.get(key)}, not {value}; leave it as it was")
+    if (done := rounds_done(path)) > config.rounds:
+        raise InputError(
+            f"--resume: {path} has {done} rounds, more than --rounds {config.rounds}; give at least {done}"
+        )
+
+
+def rounds_done(path: Path) -> int:
+    """The number of rounds in a run directory's metrics.jsonl."""
+    metrics = path / "metrics.jsonl"
+    return metrics.read_bytes().count(b"\n") if metrics.is_file() else 0
+
+
+def finished_run(config: RunConfig, path: Path) -> dict[str, Any]:
+    """The summary of the run in this directory; empty if this configuration has something left to do there.
+
+    A finished run goes on if it is given more rounds, or if what ended it early no longer does.
+    """
+    summary = read_summary(path) if config.resume else {}
+    if not summary or summary["rounds"] == config.rounds:
+        return summary
+    before = read_config(path)["settings"]
+    if all(before.get(key) == value for key, value in length_settings(config).items()):
+        return summary
+    return summary if reason_to_stop(config, read_history(path / "metrics.jsonl")) else {}
+
+
+def check_sources(config: RunConfig, path: Path, sources: dict[str, str]) -> None:
+    """Refuse to go on with another model, or other data, than the run began with, where these are the user's own."""
+    if not (config.resume and (path / "config.json").exists()):
+        return
+    before = read_config(path).get("sources", {})
+    for key in ("model", "dataset", "partition"):
+        if before.get(key) != sources.get(key):
+            what = "what is in it" if key == "dataset" else "its source"
+            raise InputError(f"--resume: {path} began with another {flag(key)} {getattr(config, key)}: {what} differs")
 
 
 class RunDirectory:
@@ -80,12 +125,15 @@ class RunDirectory:
 
     def __init__(self, path: Path, resume: bool = False, lease: Lease | None = None):
         self.path, self.lease = path, lease
+        self.token = secrets.token_hex(8)  # by which the run knows its checkpoints from others'
         self.rounds = 0  # in metrics.jsonl
         self.digests = [hashlib.sha256()]  # of its first 0, 1, 2 … lines
         try:
             path.mkdir(parents=True, exist_ok=True)
             if not resume and not run_files.is_empty(path):
                 run_files.remove(run_files.own_files(path))
+            elif resume and (path / "config.json").exists():
+                self.token = read_json(path / "config.json", {"run?": str}).get("run", self.token)
         except OSError as error:
             raise InputError(f"--out {path} cannot be written: {error.strerror}; choose another") from None
         for lines in (path / "events.jsonl", path / "timeline.jsonl"):
@@ -98,10 +146,17 @@ class RunDirectory:
         if self.lease:
             self.lease.check()
 
+    def extend(self, config: RunConfig) -> None:
+        """If a finished run is to go on here, record that, and take away the summary by which it is finished."""
+        if summary := read_summary(self.path):
+            self.write_event("extended", {"round": summary["rounds"], "text": f"goes on to --rounds {config.rounds}"})
+            (self.path / "summary.json").unlink()
+            sync(self.path)
+
     def write_config(self, config: RunConfig, **facts: object) -> None:
         """Write config.json: the settings, what the run was started from, and further facts about it."""
-        start = {"format": CONFIG_FORMAT, "settings": config.settings(), "versions": versions(), "git": git_commit()}
-        write_atomically(self.path / "config.json", to_json(start | facts))
+        start = {"format": CONFIG_FORMAT, "run": self.token, "settings": config.settings(), "versions": versions()}
+        write_atomically(self.path / "config.json", to_json(start | {"git": git_commit()} | facts))
 
     def write_metrics(self, metrics: RoundMetrics) -> None:
         """Append the round's line to metrics.jsonl; where the round is repeated, in place of its earlier line."""
@@ -144,9 +199,9 @@ class RunDirectory:
         """Append an event with the time of now."""
         append_line(self.path / "events.jsonl", {"time": round(time.time(), 3), "event": kind} | details)
 
-    def write_privacy(self, figures: list[Figure]) -> None:
-        """Write privacy.json."""
-        write_atomically(self.path / "privacy.json", to_json([asdict(figure) for figure in figures]))
+    def write_figures(self, name: str, figures: list[Figure]) -> None:
+        """Write privacy.json or measures.json."""
+        write_atomically(self.path / name, to_json([asdict(figure) for figure in figures]))
 
     def write_models(self, models: list[dict[str, np.ndarray]]) -> None:
         """Write the final models."""
@@ -169,7 +224,7 @@ def _content(path: Path) -> bytes:
 
 
 class Recorder(Callback):
-    """Records a run in its directory: metrics, timeline, events, privacy figures and summary."""
+    """Records a run in its directory: metrics, timeline, events, figures and summary."""
 
     def __init__(self, directory: RunDirectory):
         self.directory = directory
@@ -182,10 +237,11 @@ class Recorder(Callback):
         self.directory.write_event(kind, details)
 
     def on_result(self, result: Result) -> dict[str, Any] | None:
-        if not result.privacy:
-            return None
-        self.directory.write_privacy(result.privacy)
-        return {"privacy": {figure.name: figure.value for figure in result.privacy}}
+        found = {"privacy": result.privacy, "measures": result.measures}
+        for name, figures in found.items():
+            if figures:
+                self.directory.write_figures(f"{name}.json", figures)
+        return {name: {figure.name: figure.value for figure in figures} for name, figures in found.items() if figures}
 
     def on_end(self, summary: dict[str, Any]) -> None:
         self.directory.write_summary(summary)

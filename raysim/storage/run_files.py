@@ -11,12 +11,13 @@ from typing import Any
 from raysim.errors import InputError
 from raysim.storage import lease
 from raysim.storage.checkpoints import FILE_NAME as CHECKPOINT_FILE
+from raysim.storage.checkpoints import files_of_run
 from raysim.storage.formats import DamagedFile, is_event, read_json, read_json_lines
 
 FILES = (
     "config.json", "metrics.jsonl", "events.jsonl", "summary.json", "timeline.jsonl", "model.safetensors",
     "labels.png", "labels.csv", "synthetic.parquet", "synthetic.png", "pairs.png", "features.png", "features.json",
-    "privacy.json", "report.html", "log.txt",
+    "privacy.json", "measures.json", "report.html", "log.txt",
 )  # fmt: skip
 BEFORE_CONFIG = ("events.jsonl", "log.txt", ".config.json.tmp", ".events.jsonl.tmp")  # what comes before config.json
 LOCK = ".lock"  # of `compare` and `sweep`, in the folder of their runs
@@ -44,8 +45,7 @@ def own_files(folder: Path) -> list[Path]:
         if is_begun(folder):
             return [folder / name for name in BEFORE_CONFIG if name != "log.txt" and (folder / name).exists()]
         raise InputError(f"--out {folder} is not a run directory, so --overwrite will not touch it; choose another")
-    names = _names_of_parts(folder)
-    return list(_checked(folder, names))
+    return list(_checked(folder, _own_config(folder)))
 
 
 def remove(files: list[Path]) -> None:
@@ -57,38 +57,49 @@ def remove(files: list[Path]) -> None:
             folder.rmdir()
 
 
-def _names_of_parts(folder: Path) -> set[str]:
-    """The names under which its parts write; an InputError if config.json is not raysim's."""
+def _own_config(folder: Path) -> dict[str, Any]:
+    """The content of config.json; an InputError if it is not raysim's."""
     path = folder / "config.json"
     try:
-        content = read_json(path, {"settings": {"method": str, "dataset": str}, "versions": {"raysim": str}})
+        return read_json(path, {"settings": {"method": str, "dataset": str}, "versions": {"raysim": str}})
     except DamagedFile:
         raise InputError(
             f"--out {folder}: its config.json is not one that raysim wrote, so --overwrite will not touch it; choose "
             "another"
         ) from None
-    return {name.rpartition(".")[2] for name in content["settings"]["method"].split("+")}
 
 
-def _checked(folder: Path, parts: set[str]) -> Iterator[Path]:
+def _checked(folder: Path, config: dict[str, Any]) -> Iterator[Path]:
+    parts = {name.rpartition(".")[2] for name in config["settings"]["method"].split("+")}
     for path in sorted(folder.iterdir()):
         if _is_guard(path.name):
             continue
         if path.name in _FOLDERS and path.is_dir():
-            for inner in sorted(path.iterdir()):
-                if not _FOLDERS[path.name](inner.name, parts) or not _is_file(inner):
-                    raise _foreign(folder, inner)
-                yield inner
+            yield from _checked_below(folder, path, config, parts)
         elif _without_tmp(path.name) in FILES and _is_file(path):
             yield path
         else:
             raise _foreign(folder, path)
 
 
-def _foreign(folder: Path, path: Path) -> InputError:
+def _checked_below(folder: Path, path: Path, config: dict[str, Any], parts: set[str]) -> Iterator[Path]:
+    """The files in one of its folders. Others may use what a link leads to: there names alone do not make them ours."""
+    linked = path.is_symlink()
+    if linked and path.name != "checkpoints":
+        return
+    own = files_of_run(path, config) if linked else None
+    for inner in sorted(path.iterdir()):
+        if not _FOLDERS[path.name](inner.name, parts) or not _is_file(inner):
+            raise _foreign(folder, inner)
+        if own is not None and inner.name not in own:
+            raise _foreign(folder, inner, "no checkpoint of this run names")
+        yield inner
+
+
+def _foreign(folder: Path, path: Path, why: str = "raysim did not write") -> InputError:
     return InputError(
-        f"--out {folder}: raysim did not write its {path.relative_to(folder)}, so --overwrite removes nothing; move "
-        "that elsewhere, or choose another"
+        f"--out {folder}: {why} its {path.relative_to(folder)}, so --overwrite removes nothing; move that elsewhere, "
+        "or choose another"
     )
 
 

@@ -11,10 +11,11 @@ import ray
 from ray.cluster_utils import Cluster
 
 from raysim.data.synthetic_tables import table_digest
-from raysim.engine.ray_runner import cluster
+from raysim.engine.ray_runner import cluster, placement
 from raysim.engine.ray_runner import lifecycle as crew
 from raysim.engine.ray_runner.plan import make_plan
 from raysim.engine.ray_runner.ray_internals import draining_nodes
+from raysim.engine.ray_runner.runner import RayRunner
 from raysim.storage.checkpoint_writer import CheckpointWriter
 from raysim.storage.checkpoints import Checkpoints
 from tests.simulate import SYNTHESIS, comparable, configure, simulate, simulate_on_ray, told_to
@@ -50,6 +51,31 @@ def test_three_nodes():
     here, there = simulate(**SYNTHESIS), simulate_on_ray(**SYNTHESIS)
     assert comparable(there) == comparable(here)
     assert table_digest(there.shared["hfmds"]) == table_digest(here.shared["hfmds"])
+
+
+@pytest.mark.usefixtures("three_nodes")
+def test_one_sum_per_node_reaches_the_server_even_if_those_who_add_are_killed(monkeypatch):
+    sums = []
+    run = RayRunner.run
+
+    def counted(self, work):
+        answers = run(self, work)
+        sums.extend([len(answers.sums)] * work.over_clients)
+        return answers
+
+    monkeypatch.setattr(RayRunner, "run", counted)
+    settings = {"method": EVERYTHING, "actors": 6, "active": 10}
+    here = comparable(simulate(method=EVERYTHING, active=10))
+    assert comparable(simulate_on_ray(**settings)) == here
+    assert set(sums) == {3}
+    sums.clear()
+    monkeypatch.setattr(placement, "WORKER", "tests.parts.doomed_adder:DoomedAdder")
+    events = []
+    assert comparable(simulate_on_ray(**settings, on_event=told_to(events))) == here
+    lost = [details for kind, details in events if kind == "actor_lost"]
+    assert lost
+    assert all(details["clients"] == 0 for details in lost)  # nobody's work is done again
+    assert max(sums) > 3  # the server adds what they left
 
 
 def test_the_work_moves_from_a_node_that_drains(three_nodes, tmp_path, monkeypatch):

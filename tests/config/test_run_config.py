@@ -3,16 +3,22 @@
 from raysim.config import RunConfig, resolve
 
 OPERATIONAL = {
-    "data", "download", "actors", "actor_per_client", "gpu_fraction", "in_process", "tsne", "privacy", "metrics",
-    "callback", "profile", "client_timeout", "watchdog", "checkpoint_every", "resume", "out", "overwrite",
+    "data", "download", "actors", "actor_per_client", "gpu_fraction", "in_process", "tsne", "privacy", "measures",
+    "feature_kl", "metrics", "callback", "profile", "client_timeout", "watchdog", "checkpoint_every", "resume",
+    "out", "overwrite",
 }  # fmt: skip
 
 
 def test_settings_that_decide_the_result_are_its_identity():
     config = resolve([("test", {"method": "fedprox", "fedprox.mu": 0.5})])
     assert {*RunConfig.operational()} == OPERATIONAL
-    assert config.settings().keys() - config.identity().keys() == OPERATIONAL
+    assert config.settings().keys() - config.identity().keys() == OPERATIONAL | {*RunConfig.LENGTH}
     assert config.identity()["fedprox.mu"] == 0.5
+
+
+def test_the_number_of_rounds_is_part_of_it_where_a_part_goes_by_it():
+    config = resolve([("test", {"method": "feddpms", "model": "feddpms-vae"})])
+    assert config.identity()["rounds"] == 50
 
 
 def test_the_learning_rate_decays():

@@ -13,7 +13,7 @@ from .made import encoded, one_line_error, pixels, write_folder, write_idx_set, 
 
 def test_the_catalogue_has_every_name_on_one_line():
     lines = dict(catalogue())
-    assert list(lines) == ["shapes", *named.DATASETS]
+    assert list(lines) == ["shapes", *named.DATASETS, "hf:NAME"]
     assert not any("\n" in line for line in lines.values())
     assert "60,000" in lines["mnist"]
     assert "--download" in lines["mnist"]

@@ -37,7 +37,7 @@ def test_all_hear_of_a_round_also_after_one_has_ended_the_run():
     assert both.on_round(RoundMetrics(7)) is True
     assert calls == [("first", 7), ("second", 7)]
     assert both.on_result("result") == {"first": "result", "second": "result"}
-    assert Callbacks([Callback()]).on_round(RoundMetrics(1)) is False
+    assert Callbacks([Callback()]).on_round(RoundMetrics(1)) is None
 
 
 @pytest.mark.parametrize("eval_every", [1, 0])

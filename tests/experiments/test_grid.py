@@ -17,7 +17,7 @@ from raysim.experiments.sweeps import SWEEPS
 
 
 def compare(words: str) -> grid.Grid:
-    return grid.compare(words.split())
+    return grid.from_words("compare", words.split())
 
 
 def test_compare_has_every_combination():
@@ -49,7 +49,7 @@ def test_the_same_words_find_the_same_folder_and_others_another():
 
 def test_sweep_over_any_settings():
     words = "--method hfmds --over hfmds.mu=-0.5,1 batch-size=4,8 --seeds 0,1,2"
-    found = grid.sweep(words.split())
+    found = grid.from_words("sweep", words.split())
     assert len(found.runs) == 2 * 2 * 3
     assert found.runs[-1].row == "hfmds.mu=1, batch-size=8"
     assert (found.runs[0].config.parts[0].mu, found.runs[0].config.batch_size) == (-0.5, 4)
@@ -72,6 +72,12 @@ def test_sweep_over_any_settings():
         ("compare", "--methods fedavg --overwrite", "give another --out"),
         ("sweep", "", "give a name"),
         ("sweep", "hfmds-table4-cifar1", "unknown sweep 'hfmds-table4-cifar1'; did you mean 'hfmds-table4-cifar10'"),
+        (
+            "sweep",
+            "hfmds-table5",
+            r"unknown sweep 'hfmds-table5'; there are hfmds-table2-cifar10, hfmds-table4-cifar10",
+        ),
+        ("sweep", "nothing", r"unknown sweep 'nothing'; see `raysim sweeps`"),
         ("sweep", "hfmds-fig6 --preset hfmds-cifar100", "has a preset of its own"),
         ("sweep", "--over lr", "'lr' is not written key=value,value"),
         ("sweep", "--over hfmds.mu=1,2", "--hfmds.mu belongs to hfmds, which is not in --method fedavg"),
@@ -79,7 +85,7 @@ def test_sweep_over_any_settings():
 )
 def test_what_is_wrong_is_said_on_one_line(command, words, message):
     with pytest.raises(InputError, match=message) as caught:
-        getattr(grid, command)(words.split())
+        grid.from_words(command, words.split())
     assert "\n" not in str(caught.value)
 
 
@@ -111,7 +117,7 @@ def test_every_sweep_has_rows_that_differ_and_the_papers_figures_belong_to_some(
     wanted = {m for axis in SWEEPS[name].axes for point in axis.values() for m in point.get("method", "").split("+")}
     if (preset := SWEEPS[name].base["preset"]) not in PRESETS or not wanted <= {"", *methods.names()}:
         pytest.skip(f"no preset {preset}, or one of {wanted} is missing")
-    runs = grid.sweep([name]).runs
+    runs = grid.from_words("sweep", [name]).runs
     identities = [str(run.config.identity()) for run in runs]
     assert len(set(identities)) == len(runs) > 1
     assert SWEEPS[name].paper.keys() <= {run.row for run in runs}

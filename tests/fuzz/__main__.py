@@ -1,14 +1,22 @@
-"""`make fuzz`: as many cases as FUZZ says, and what they ended in. `python -m tests.fuzz SEED` does one again."""
+"""`make fuzz`: cases by their seeds, and damaged runs, 2 for every 5 of them; what they ended in.
 
-import os
+python -m tests.fuzz [--cases 5000] [--first SEED]; slices with other seeds make one whole. `--cases 1` does one again.
+"""
+
+import argparse
 import sys
 from time import perf_counter
 
 from tests.fuzz.fuzzer import fuzz
+from tests.storage import test_mutated_runs
 
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--cases", type=int, default=5000)
+parser.add_argument("--first", type=int, default=1_000_000)
+asked = parser.parse_args()
 started = perf_counter()
-first, count = (int(sys.argv[1]), 1) if len(sys.argv) > 1 else (1_000_000, int(os.environ.get("FUZZ", "5000")))
-codes, failures, done = fuzz(count, first, say=lambda text: print(text, flush=True))
+codes, failures, done = fuzz(asked.cases, asked.first, say=lambda text: print(text, flush=True))
 ended = ", ".join(f"{number} with {code}" for code, number in sorted(codes.items(), key=str))
-print(f"{done} cases in {perf_counter() - started:.0f} s: {ended}; {len(failures)} failures")
-sys.exit(bool(failures))
+print(f"{done} cases in {perf_counter() - started:.0f} s: {ended}; {len(failures)} failures", flush=True)
+damaged = test_mutated_runs.fuzz(asked.cases * 2 // 5, asked.first)
+sys.exit(bool(failures or damaged))

@@ -64,6 +64,15 @@ def test_one_hash_on_actors():
     assert comparable(simulate_on_ray(actors=3, **settings)) == comparable(simulate(**settings))
 
 
+def test_only_the_statistics_may_stay_at_the_clients():
+    """Weight and bias are averaged then; the running mean and variance of the server stay as they were."""
+    (kept,) = simulate(**SETTINGS, **{"fedbn.keep": "statistics"}).models
+    start = {k: v.numpy() for k, v in build("fedpa-cnn", (1, 8, 8), 5, seed=3).state_dict().items()}
+    for name, value in start.items():
+        if not name.endswith("num_batches_tracked"):
+            assert np.array_equal(kept[name], value) == ("running_" in name), name
+
+
 def test_it_asks_for_the_clients_evaluation():
     with pytest.raises(InputError, match="fedbn keeps what it predicts with at the clients; add --evaluation clients"):
         configure(method="fedbn")

@@ -72,7 +72,7 @@ def make_client(t=1, **settings):
 
 
 def test_the_loss_and_its_gradient():
-    client = make_client(**{"feddpms.vae_weight": 0.3, "feddpms.reconstruction": 2.5})
+    client = make_client(**{"feddpms.vae_weight": 0.3})
     (part,) = client.config.parts
     part.begin(client)
     module = client.model.module
@@ -86,9 +86,9 @@ def test_the_loss_and_its_gradient():
     mean, log_variance = 1 / (1 + torch.exp(-double.mean(encoded))), double.log_variance(encoded)
     noise = torch.from_numpy(stream(3, "feddpms/latent", 1, 7).standard_normal((12, 32), dtype=np.float32)).double()
     pixels = double.decoder(mean + torch.exp(0.5 * log_variance) * noise)
-    apart = ((255 * pixels - 120) / 60 - client.x.double()) ** 2
+    apart = (pixels - ((60 * client.x.double() + 120) / 255).clamp(0, 1)) ** 2
     divergence = -0.5 * (1 + log_variance - mean**2 - torch.exp(log_variance))
-    expected = 0.3 * (divergence.mean() + 2.5 * apart.mean())
+    expected = 0.3 * (divergence.mean() + apart.sum() / 12)  # summed over the pixels of an image
     assert term.item() == pytest.approx(expected.item(), rel=1e-5)
     for mine, theirs in zip(
         gradient, torch.autograd.grad(expected, [double.log_variance.weight, double.mean.bias]), strict=True
@@ -256,7 +256,7 @@ def test_augmented_clients_draw_as_many_points_as_they_own_from_both(recorded):
             assert (everything > own) == (sharer is not None)
             assert np.array_equal(now["labels"][own:], labels[clients == sharer])
             np.testing.assert_array_equal(now["images"][own:], images_of(table)[clients == sharer])
-            points, draw = torch.cat(now["batches"]), stream(3, "batches", t, k)
+            points, draw = torch.from_numpy(np.concatenate(now["batches"])), stream(3, "batches", t, k)
             assert np.array_equal(points, np.concatenate([draw.permutation(everything)[:own] for _ in range(3)]))
             drawn_synthetic += int((points >= own).sum())
     assert drawn_synthetic > 0

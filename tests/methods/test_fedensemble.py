@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from raysim.data.federated_writer import deal_test
 from raysim.engine.in_process import InProcess
 from raysim.errors import InputError
 from raysim.models import build
@@ -107,9 +108,40 @@ def test_the_number_of_workers_changes_nothing(method):
     assert comparable(simulate(runner=InProcess(3), **settings)) == comparable(simulate(**settings))
 
 
+def logits_of(model, name, images, dataset):
+    module = build(name, (1, 8, 8), 5, seed=0).eval()
+    module.load_state_dict({key: torch.from_numpy(value) for key, value in model.items()})
+    pixels = dataset.train.x.astype(np.float64)
+    return module.double()(torch.from_numpy((images - pixels.mean()) / pixels.std())).detach().numpy()
+
+
+def test_logits_may_be_averaged_instead():
+    dataset = blobs()
+    result = simulate(dataset, method="fedensemble", **{"fedensemble.vote": "logits"})
+    mean = np.mean([logits_of(model, "mlp", dataset.test.x, dataset) for model in result.models[1:]], axis=0)
+    assert result.history[-1]["accuracy"] == (mean.argmax(1) == dataset.test.y).mean()
+    losses = np.log(np.exp(mean).sum(1)) - mean[np.arange(len(mean)), dataset.test.y]
+    assert result.history[-1]["loss"] == pytest.approx(losses.mean(), rel=1e-4)
+
+
+def test_clients_with_their_own_batch_norm_predict_together_for_the_images_of_all():
+    """As in FedPA's code: the test images of every client's classes, each predicted by all clients' models."""
+    dataset = blobs()
+    settings = {"method": "fedensemble+fedbn", "model": "fedpa-cnn", "evaluation": "clients", "active": 10, "rounds": 2}
+    result = simulate(dataset, **settings)
+    dealt = partition(dataset.train.y, 5, kind="dirichlet", clients=10, seed=3, beta=0.5)
+    order, _ = deal_test(dataset.test.y, dealt.counts(dataset.train.y, 5) > 0)
+    votes = [logits_of(model, "fedpa-cnn", dataset.test.x[order], dataset) for model in result.models[1:]]
+    shares = [np.exp(v - v.max(1, keepdims=True)) for v in votes]
+    mean = sum(e / e.sum(1, keepdims=True) for e in shares)
+    assert len(votes) == 10
+    assert not np.array_equal(votes[0], votes[1])
+    assert result.history[-1]["accuracy"] == (mean.argmax(1) == dataset.test.y[order]).mean()
+
+
 def test_what_it_cannot_go_with():
-    with pytest.raises(InputError, match=r"fedensemble predicts for all clients; use --evaluation global$"):
-        configure(method="fedensemble", evaluation="clients")
+    with pytest.raises(InputError, match=r"several models, fedbn follows one .* --fedensemble.mode clients$"):
+        configure(**MODELS | {"method": "fedensemble+fedbn", "evaluation": "clients"})
     with pytest.raises(InputError, match=r"several models, scaffold follows one .* --fedensemble.mode clients$"):
         configure(**MODELS | {"method": "fedensemble+scaffold"})
     assert configure(method="fedensemble+scaffold")

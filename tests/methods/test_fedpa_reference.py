@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from raysim.engine.in_process import InProcess
 from raysim.methods.base import Uploads
-from raysim.methods.fedpa_reference import FedPAReference, collapsed_fidelity, squared_distance
+from raysim.methods.fedpa_reference import FedPAReference, collapsed_fidelity, mean_diversity, squared_distance
 from raysim.models import build
 from raysim.models.flat import FlatModel
 from raysim.models.generator import build_generator
@@ -44,6 +44,18 @@ def test_fidelity_is_summed_over_clients_with_its_weights_collapsed():
     assert collapsed_fidelity(*tensors(H, Y, heads, biases, shares)).item() == pytest.approx(total, rel=1e-12)
 
 
+@pytest.mark.parametrize("pairs", ["same", "different", "all"])
+def test_diversity_is_of_mean_absolute_and_mean_squared_differences(pairs):
+    noise = DRAW.uniform(0, 1, (6, 4))
+    total = 0.0
+    for p in range(6):
+        for q in range(6):
+            if pairs == "all" or (Y[p] == Y[q]) == (pairs == "same"):
+                total += np.abs(H[p] - H[q]).mean() * ((noise[p] - noise[q]) ** 2).mean()
+    got = mean_diversity(*tensors(H, Y, noise), pairs)
+    assert got.item() == pytest.approx(np.exp(-total / 36), rel=1e-12)
+
+
 def test_noise_and_labels_are_uniform():
     counts = torch.tensor([90.0, 0.0, 5.0, 5.0])
     noise, labels = FedPAReference().draw(np.random.default_rng(0), counts, 20000)
@@ -52,19 +64,23 @@ def test_noise_and_labels_are_uniform():
     assert noise.mean().item() == pytest.approx(0.5, abs=0.01)
 
 
-def test_prototypes_are_means_over_the_local_steps_and_counts_start_at_one():
+def test_prototypes_are_means_over_the_local_steps_times_all_labels_and_counts_start_at_one():
+    """Class 4 is owned once but in none of the three batches: its feature is 0, and counts."""
     flat = FlatModel(build("mlp", (1, 8, 8), 5, seed=3).eval(), torch.device("cpu"))
     x, y = torch.randn(20, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 3] * 10)
+    draws = stream(3, "batches", 1, 7)
+    first, second = draws.permutation(20), draws.permutation(20)  # 20 = 8 + 8 + 4 dropped: the third is a new epoch's
+    batches = (first[:8], first[8:16], second[:8])
+    (unused, *_) = set(range(20)) - {int(row) for rows in batches for row in rows}
+    y[unused] = 4
     config = configure(**QUICK, local_steps=3, batch_size=8, lr=0.1, momentum=0, drop_last=True)
     client = Client(7, 1, config, 5, flat, flat.weights.clone(), x, y, {NAME: {}}, {NAME: {}})
     train(client)
     upload = config.parts[0].end(client)
 
     module = build("mlp", (1, 8, 8), 5, seed=3).double()
-    draws = stream(3, "batches", 1, 7)
-    first, second = draws.permutation(20), draws.permutation(20)  # 20 = 8 + 8 + 4 dropped: the third is a new epoch's
-    sums, seen = np.zeros((5, 64)), np.zeros(5)
-    for rows in (first[:8], first[8:16], second[:8]):
+    sums, seen, owned = np.zeros((5, 64)), np.zeros(5), np.bincount(y, minlength=5)
+    for rows in batches:
         features = module.features(x[rows].double())
         for j, row in enumerate(rows):
             sums[y[row]] += features[j].detach().numpy()
@@ -73,8 +89,9 @@ def test_prototypes_are_means_over_the_local_steps_and_counts_start_at_one():
         with torch.no_grad():
             for p, g in zip(module.parameters(), gradients, strict=True):
                 p -= 0.1 * g
-    np.testing.assert_allclose(upload.sum["features"], sums, atol=1e-4)
-    assert upload.sum["counts"].tolist() == seen.tolist()
+    assert (owned[4], seen[4]) == (1, 0)
+    np.testing.assert_allclose(upload.sum["features"], owned[:, None] * sums / seen.clip(1)[:, None], atol=1e-4)
+    assert upload.sum["counts"].tolist() == owned.tolist()
     assert upload.each["counts"].tolist() == (seen + 1).tolist()
     np.testing.assert_allclose(upload.each["head"], module.head.weight.detach(), atol=1e-5)
 
@@ -114,7 +131,8 @@ def test_the_generator_is_trained_with_the_last_rounds_prototypes_and_decays():
         for (w, b), c in zip(heads, held, strict=True):
             ce = F.cross_entropy(h @ torch.from_numpy(w).T + torch.from_numpy(b), y)
             loss = loss + 25 * 0.98 ** (t - 1) * ce * np.mean((c / held.sum(0))[y])
-        apart = [(h[p] - h[q]).norm() * (z[p] - z[q]).norm() for p in range(6) for q in range(6) if y[p] != y[q]]
+        pairs = [(p, q) for p in range(6) for q in range(6) if y[p] != y[q]]
+        apart = [(h[p] - h[q]).abs().mean() * (z[p] - z[q]).square().mean() for p, q in pairs]
         loss = loss + (-sum(apart) / 36).exp()
         if t == 2:
             known = torch.from_numpy(features[0] / seen.clip(1)[:, None])
@@ -132,8 +150,28 @@ def test_the_generator_is_trained_with_the_last_rounds_prototypes_and_decays():
             )
 
 
-def test_schedules_have_a_low_floor():
-    assert FedPAReference().at("lambda_po", 2000) == FedPAReference().at("lambda_ge", 2000) == 1e-4
+def test_schedules_have_a_floor():
+    part = FedPAReference()
+    assert [part.at(weight, 2000) for weight in ("lambda_ge", "gamma_fid", "lambda_po")] == [1e-4, 1e-4, 0.15]
+
+
+def test_fedgen_is_this_without_prototypes():
+    """λ_ge 10·0.98^t, a constant fidelity of 1, all pairs, nothing about prototypes."""
+    (part,) = configure(method="fedgen_reference").parts
+    assert [part.at("lambda_ge", t) for t in (1, 3, 5000)] == pytest.approx([10, 10 * 0.98**2, 1e-4])
+    assert [part.at("gamma_fid", t) for t in (1, 2, 500)] == [1, 1, 1]
+    assert (part.lambda_po, part.gamma_ad, part.pairs, part.aligns) == (0, 0, "all", False)
+    assert part.gen_weight_decay == 1e-2
+    line = simulate(method="fedgen_reference", rounds=2, **{f"{NAME}.gen_steps": 5}).history[-1]
+    assert ("generator.fid" in line, "generator.div" in line, "generator.ad" in line) == (True, True, False)
+
+
+def test_a_narrower_generator_is_made_and_sent():
+    runner = InProcess()
+    simulate(runner=runner, **QUICK, rounds=1, **{f"{NAME}.hidden": 16, f"{NAME}.noise": 3})
+    parameters = (3 + 5) * 16 + 16 + 2 * 16 + 16 * 64 + 64
+    statistics = 2 * 16
+    assert runner.server.state[NAME]["generator"].numel() == parameters + statistics
 
 
 def test_the_number_of_workers_changes_nothing():

@@ -41,6 +41,24 @@ def test_shared_are_means_of_m_samples_and_labels_of_every_client():
     assert result.history[0]["psnr"] == pytest.approx(np.mean(similar), rel=1e-4)
 
 
+def test_means_of_one_class():
+    """Every mean has one label and is that of three samples of it; a class's rest of fewer than three is left out."""
+    dataset = blobs()
+    result = simulate(dataset, **THREE, **{"naivemix.one_class": True}, rounds=1)
+    dealt = partition(dataset.train.y, 5, kind="dirichlet", clients=10, seed=3, beta=0.5)
+    table, x, at = result.shared["naivemix"], normalised(dataset), 0
+    for k in range(10):
+        rows = dealt.indices(k)
+        rows = rows[stream(3, "naivemix/rows", 1, k).permutation(len(rows))]
+        for label in range(5):
+            mine = [row for row in rows if dataset.train.y[row] == label]
+            for first in range(0, len(mine) - 2, 3):
+                np.testing.assert_allclose(images_of(table)[at], x[mine[first : first + 3]].mean(0), atol=1e-5)
+                assert labels_of(table)[at].tolist() == np.eye(5)[label].tolist()
+                at += 1
+    assert at == table.num_rows
+
+
 def test_means_are_shared_once_and_downloaded_once_by_everybody():
     result, average = simulate(**THREE), simulate()
     table, model = result.shared["naivemix"], average.history[0]["bytes_down"] // 6

@@ -17,6 +17,7 @@ QUICK = {
     },
     "fedgan": {f"fedgan.{key}": value for key, value in SMALL_GAN.items()},
     "fedgen": {"fedgen.gen_steps": 3},
+    "fedgen_reference": {"fedpa_reference.gen_steps": 3},
     "fedpa": {"fedpa.gen_steps": 3},
     "fedpa_reference": {"fedpa_reference.gen_steps": 3},
     "hfmds": {"hfmds.first": 2, "hfmds.steps": 2, "hfmds.per_client": 4},

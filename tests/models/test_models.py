@@ -80,7 +80,8 @@ def test_forward_is_head_of_features(name, shape):
 def test_features_follow_from_the_maps_of_a_model_that_has_them(name):
     model = models.build(name, (1, 28, 28), 7, seed=0).eval()
     x = torch.randn(2, 1, 28, 28, generator=torch.Generator().manual_seed(0))
-    if name not in models.with_maps():
+    assert model.has_maps is (name in models.with_maps())
+    if not model.has_maps:
         with pytest.raises(ValueError, match="no convolution maps"):
             model.maps(x)
         return

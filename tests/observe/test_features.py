@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from raysim.observe.features import class_distances, draw_features, embed
+from raysim.observe.features import class_distances, draw_features, embed, generator_map
 from tests.simulate import SYNTHESIS, blobs, simulate, simulate_on_ray
 
 DRAW = np.random.default_rng(0)
@@ -14,6 +14,20 @@ def test_distances_by_hand():
     points = np.array([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]])
     assert class_distances(points, np.array([1, 1, 0])) == pytest.approx((5, (1 + np.sqrt(18)) / 2))
     assert class_distances(points[:1], np.array([2])) == (0, 0)
+
+
+def test_the_map_of_generated_features_by_hand(monkeypatch):
+    """FedPA's table V: distances to centroids, and between them, a centroid with itself included."""
+    places = np.array([[0.0, 0.0], [0.0, 2.0], [3.0, 1.0], [3.0, 1.0], [0.0, 5.0]], dtype=np.float32)
+    monkeypatch.setattr("raysim.observe.features.embed", lambda groups: [places])
+    # Centroids (0, 1), (3, 1), (0, 5): distances 3, 4, 5.
+    found = generator_map(np.zeros((5, 8), np.float32), np.array([7, 7, 2, 2, 4]))
+    assert found == pytest.approx({"intra": (1 + 0 + 0) / 3, "inter": 2 * (3 + 4 + 5) / 9})
+
+
+def test_generated_features_are_of_every_class_as_many():
+    labels = simulate(**SYNTHESIS, tsne=50).features["generated (fedpa)"][1]
+    assert np.bincount(labels).tolist() == [10] * 5
 
 
 def test_the_map_keeps_classes_apart_and_is_the_same_twice(tmp_path):

@@ -31,6 +31,15 @@ def test_a_run_finds_its_own(settings, expected):
     assert [(f.paper, f.accuracy, f.std, f.psnr) for f in found] == expected
 
 
+@pytest.mark.parametrize(
+    ("method", "accuracy"), [("fedgen_reference", 90.49), ("fedhkd_reference", 90.15), ("fedensemble", 91.09)]
+)
+def test_methods_of_fedpas_code_have_the_papers_names(method, accuracy):
+    settings = {"dataset": "mnist", "method": f"{method}+fedbn", "beta": 0.1, "evaluation": "clients"}
+    (found,) = find(resolve([("test", settings)]).settings())
+    assert (found.accuracy, found.measure) == (accuracy, "best_five_accuracy")
+
+
 def test_fmds_is_not_hfmds():
     settings = {"dataset": "cifar10", "partition": "classes", "classes_per_client": 2}
     both = [find(resolve([("test", settings | {"method": name})]).settings())[0].psnr for name in ("fmds", "hfmds")]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from raysim.cli import main
-from raysim.errors import InputError
+from raysim.errors import InputError, RaysimError
 from raysim.storage import run_files
 from raysim.storage.checkpoints import FILE_NAME, Checkpoints
 from raysim.storage.run_directory import RunDirectory
@@ -103,15 +103,30 @@ def test_a_run_of_0_1_0_is_replaced_with_all_that_was_its_own(finished):
 
 def test_of_links_only_the_link_is_removed_and_linked_folders_stay(finished, tmp_path):
     scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    (scratch / "round-00001.json").touch()
+    shutil.copytree(OLD / "interrupted" / "checkpoints", scratch)
+    (finished / "config.json").unlink()
+    shutil.copy(OLD / "interrupted" / "config.json", finished)
     (finished / "checkpoints").symlink_to(scratch)
     (tmp_path / "precious").write_text("mine")
     (finished / "report.html").symlink_to(tmp_path / "precious")
+    (tmp_path / "board").mkdir()
+    (tmp_path / "board" / "events.out.tfevents.1763370000.host-1.lan.77.0").write_text("of all my runs")
+    (finished / "tensorboard").symlink_to(tmp_path / "board")
     RunDirectory(finished)
     assert (tmp_path / "precious").read_text() == "mine"
-    assert [path.name for path in finished.iterdir()] == ["checkpoints"]
+    assert sorted(path.name for path in finished.iterdir()) == ["checkpoints", "tensorboard"]
+    assert list((tmp_path / "board").iterdir())
     assert not list(scratch.iterdir())
+
+
+@pytest.mark.parametrize("say_which_run", [True, False])
+def test_another_runs_checkpoints_behind_a_link_stop_it(finished, tmp_path, capsys, say_which_run):
+    other = tmp_path / "other"
+    saved(other, 1, 2, **({"run": "other"} if say_which_run else {}), settings={"seed": 77})
+    (finished / "checkpoints").symlink_to(other)
+    before = tree(other)
+    assert "no checkpoint of this run names its checkpoints/round-00001.json" in refused(finished, capsys)
+    assert tree(other) == before
 
 
 def test_what_every_run_leaves_can_be_overwritten(tmp_path):
@@ -126,8 +141,8 @@ def test_what_every_run_leaves_can_be_overwritten(tmp_path):
 # -- checkpoints -------------------------------------------------------------------------------------------------------
 
 
-def saved(folder: Path, *rounds: int) -> Checkpoints:
-    checkpoints = Checkpoints(folder, {"data": "abc"})
+def saved(folder: Path, *rounds: int, **identity: object) -> Checkpoints:
+    checkpoints = Checkpoints(folder, identity or {"data": "abc"})
     for t in rounds:
         checkpoints.save(t, {"w": np.ones(2)}, {}, {})
     return checkpoints
@@ -144,6 +159,61 @@ def test_a_linked_folder_of_checkpoints_keeps_what_else_is_in_it(tmp_path):
     names = {path.name for path in scratch.iterdir()}
     ours = {f"{kind}-0000{t}.{end}" for t in (4, 5) for kind, end in (("round", "json"), ("server", "safetensors"))}
     assert names == {*others, "server-00001.safetensors"} | ours
+
+
+@pytest.mark.parametrize("settings", [{"seed": 1}, {"seed": 2}], ids=["equal settings", "other settings"])
+def test_a_folder_with_another_runs_checkpoints_is_refused_and_stays(tmp_path, settings):
+    saved(tmp_path / "a", 1, 2, run="a", settings={"seed": 1})
+    before = tree(tmp_path / "a")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    with pytest.raises(RaysimError, match=r"round-0000\d.json was made by another run: this run cannot go on here"):
+        saved(tmp_path / "b", 5, 6, 7, run="b", settings=settings)
+    assert tree(tmp_path / "a") == before
+
+
+def test_what_no_checkpoint_of_this_run_names_stays_whatever_its_name(tmp_path):
+    """Another run's, whose manifest is damaged, say, or still to be written."""
+    others = ["round-00001.json", "server-00001.safetensors", ".states-00001.safetensors.tmp", "shared-a-00001.arrow"]
+    for name in others:
+        (tmp_path / name).write_text("precious")
+    saved(tmp_path, 2, 3, 4, 5)
+    ours = {f"{kind}-0000{t}.{end}" for t in (4, 5) for kind, end in (("round", "json"), ("server", "safetensors"))}
+    assert {path.name for path in tmp_path.iterdir()} == {*others} | ours
+
+
+def test_a_run_that_is_resumed_beside_anothers_checkpoints(tmp_path, capsys):
+    """Its own, of a later round, are in the same folder: it could go on, and would tidy up."""
+    for name, seed in (("a", "1"), ("b", "2")):
+        assert main(["run", *TINY, "--seed", seed, "--out", str(tmp_path / name)]) == 0
+    shared = tmp_path / "a" / "checkpoints"
+    for path in shared.glob("*-00002.*"):
+        path.unlink()
+    for path in (tmp_path / "b" / "checkpoints").glob("*-00002.*"):
+        path.rename(shared / path.name)
+    shutil.rmtree(tmp_path / "b" / "checkpoints")
+    (tmp_path / "b" / "checkpoints").symlink_to(shared)
+    (tmp_path / "b" / "summary.json").unlink()
+    before = tree(shared)
+    capsys.readouterr()
+    assert main(["resume", str(tmp_path / "b"), "--in-process"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "checkpoints/round-00001.json was made by another run: this run cannot go on here" in line
+    assert tree(shared) == before
+
+
+def test_a_run_goes_on_with_its_checkpoints_behind_a_link(tmp_path):
+    out, scratch = tmp_path / "run", tmp_path / "scratch"
+    assert main(["run", *TINY, "--out", str(out)]) == 0
+    (out / "summary.json").unlink()
+    for path in (out / "checkpoints").glob("*-00002.*"):
+        path.unlink()
+    (out / "checkpoints").rename(scratch)
+    (out / "checkpoints").symlink_to(scratch)
+    assert main(["resume", str(out), "--in-process"]) == 0
+    assert (scratch / "round-00002.json").exists()
+    assert main(["run", *TINY, "--out", str(out), "--overwrite"]) == 0
+    assert (out / "checkpoints").is_symlink()
+    assert (scratch / "round-00002.json").exists()
 
 
 def rewritten(path: Path, **changes: object) -> None:

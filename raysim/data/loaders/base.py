@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from raysim.data.dataset import Found
+from raysim.data.dataset import USUAL, Columns, Found
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,8 @@ class Request:
     fraction: float | None = None
     test_size: int | None = None
     seed: int = 0
+    columns: Columns = USUAL
+    training_counts: tuple[int, ...] | None = None  # per class; without a test split, the rest of the images is it
 
 
 class Loader(ABC):

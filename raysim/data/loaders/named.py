@@ -143,20 +143,21 @@ class ByName(Loader):
     def find(self, request: Request) -> Found | None:
         if request.name not in DATASETS:
             return None
-        found = _find(request.name, request.data, request.download)
+        found = _find(request)
         return replace(found, image_size=DATASETS[request.name].image_size)
 
     def catalogue(self) -> dict[str, str]:
         return {name: f"{dataset.about}; from --data DIR, or --download" for name, dataset in DATASETS.items()}
 
 
-def _find(name: str, data: str | Path | None, download: bool) -> Found:
+def _find(request: Request) -> Found:
     """The dataset of that name; `data` is DIR (default: RAYSIM_DATA, or the folder data)."""
+    name, download = request.name, request.download
     named = DATASETS[name]
-    root = home_path(data or os.environ.get("RAYSIM_DATA") or "data")
+    root = home_path(request.data or os.environ.get("RAYSIM_DATA") or "data")
     if parquet.has_files(root / name):
         columns = (named.label_column,) if named.label_column else parquet.LABEL_COLUMNS
-        return parquet.find_splits(root / name, named.class_names, columns, named.first_label)
+        return parquet.find_splits(root / name, named.class_names, columns, named.first_label, request.columns)
     debian = DEBIAN / name.replace("_", "-")
     found = _read(named, root, debian)
     if found is None and download:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raysim.data import images
-from raysim.data.dataset import Found, Source, check_labels, wrong
+from raysim.data.dataset import USUAL, Columns, Found, Source, check_labels, wrong
 from raysim.data.loaders.base import Loader, Request
 from raysim.data.memory import check_fits
 
@@ -37,6 +37,7 @@ class _File:
     images: str  # the column to read: that of the bytes, within a struct if need be
     y: np.ndarray
     class_names: tuple[str, ...] | None
+    clients: np.ndarray | None = None
 
 
 class ParquetFolder(Loader):
@@ -49,7 +50,7 @@ class ParquetFolder(Loader):
         if folder is None:
             return None
         if has_files(folder):
-            return replace(find_splits(folder), name=folder.resolve().name)
+            return replace(find_splits(folder, columns=request.columns), name=folder.resolve().name)
         if (inner := next((file.parent for file in sorted(folder.glob("*/*.parquet"))), None)) is not None:
             raise wrong(f"{folder}: the Parquet files are in {inner}; give that folder")
         return None
@@ -65,6 +66,7 @@ def find_splits(
     class_names: tuple[str, ...] | None = None,
     label_columns: tuple[str, ...] = LABEL_COLUMNS,
     first_label: int = 0,
+    columns: Columns = USUAL,
 ) -> Found:
     """The splits of a folder for which `has_files`. Class names: as given, or from the files, or numbers.
 
@@ -74,7 +76,9 @@ def find_splits(
     train_paths = _files(folder, "train") or [f for f in sorted(folder.glob("*.parquet")) if f not in test_paths]
     if not train_paths:
         raise wrong(f"{folder}: no train*.parquet beside {test_paths[0].name}; put the training files there")
-    train, test = ([_open(path, label_columns) for path in paths] for paths in (train_paths, test_paths))
+    label_columns = (columns.label,) if columns.label else label_columns
+    train = [_open(path, label_columns, columns) for path in train_paths]
+    test = [_open(path, label_columns, replace(columns, client=None)) for path in test_paths]
     class_names = class_names or next((file.class_names for file in train if file.class_names), None)
     if class_names is None:
         class_names = _numbered(train + test)
@@ -84,19 +88,19 @@ def find_splits(
     notes: tuple[str, ...] = ()
     if test and not test[0].path.relative_to(folder).as_posix().startswith("test"):
         notes = (f"{folder}: no test split; the validation split is the test split",)
-    return Found(class_names, _source(train, first), _source(test, first) if test else None, notes)
+    return Found(class_names, _source(train, first), _source(test, first) if test else None, notes, has_columns=True)
 
 
 def _files(folder: Path, split: str) -> list[Path]:
     return sorted([*folder.glob(f"{split}*.parquet"), *folder.glob(f"{split}*/*.parquet")])
 
 
-def _open(path: Path, label_columns: tuple[str, ...]) -> _File:
-    """Checks the file's columns and reads its labels."""
+def _open(path: Path, label_columns: tuple[str, ...], columns: Columns) -> _File:
+    """Checks the file's columns and reads its labels, and its clients if a column of them is asked for."""
     file = _reader(path)
     schema = file.schema_arrow
     label = _column(path, schema, label_columns, "labels")
-    image = _column(path, schema, IMAGE_COLUMNS, "images")
+    image = _column(path, schema, (columns.image,) if columns.image else IMAGE_COLUMNS, "images")
     kind = schema.field(image).type
     if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
         kind, column = kind.field("bytes").type, f"{image}.bytes"
@@ -106,8 +110,25 @@ def _open(path: Path, label_columns: tuple[str, ...]) -> _File:
         raise wrong(f"{path}: column {image} is {kind}; encoded images are needed, as binary or struct with bytes")
     if not (pa.types.is_integer(schema.field(label).type) or pa.types.is_boolean(schema.field(label).type)):
         raise wrong(f"{path}: column {label} is {schema.field(label).type}; labels must be integers from 0")
-    _check_sizes(path, file.metadata, {label, column})
-    return _File(path, column, _labels(path, file, label), _class_names(schema, label))
+    client = _column(path, schema, (columns.client,), "clients") if columns.client else None
+    _check_sizes(path, file.metadata, {label, column, *([client] if client else [])})
+    clients = _clients(path, file, client) if client else None
+    return _File(path, column, _labels(path, file, label), _class_names(schema, label), clients)
+
+
+def _clients(path: Path, file: pq.ParquetFile, column: str) -> np.ndarray:
+    """The column of clients: whole numbers, or texts."""
+    kind = file.schema_arrow.field(column).type
+    if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        raise wrong(f"{path}: column {column} is {kind}; clients must be whole numbers or texts")
+    target = pa.int64() if pa.types.is_integer(kind) else pa.large_string()
+    found: list[np.ndarray] = []
+    for batch in _batches(path, file, column, LABELS_AT_ONCE):
+        if batch.null_count:
+            row = sum(len(part) for part in found) + pc.index(batch.is_null(), True).as_py()
+            raise wrong(f"{path}: row {row}: no client in column {column}; fill or remove that row")
+        found.append(_guarded(path, lambda batch=batch: batch.cast(target).to_numpy(zero_copy_only=False)))
+    return np.concatenate(found)
 
 
 def _check_sizes(path: Path, metadata: Any, columns: set[str]) -> None:
@@ -198,7 +219,12 @@ def _source(files: list[_File], first_label: int) -> Source:
     def read(rows: np.ndarray, image_size: int | None) -> np.ndarray:
         return images.decode(_encoded(files, rows), len(rows), image_size)
 
-    return Source(y, read)
+    if any(file.clients is None for file in files):
+        return Source(y, read)
+    clients = np.concatenate([file.clients for file in files])
+    if len(clients) != len(y):
+        raise wrong(f"{files[0].path}: fewer clients than labels; replace or remove it")
+    return Source(y, read, clients)
 
 
 def _encoded(files: list[_File], rows: np.ndarray) -> Iterator[tuple[str, bytes]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from raysim import discovery
 from raysim.data.partitions.base import Partition, Partitioner
+from raysim.definitions import is_own
 from raysim.errors import InputError
 from raysim.settings import setting_fields
 
@@ -58,7 +59,12 @@ def from_settings(settings: Mapping[str, object], name: str | None = None) -> Pa
     >>> from_settings({"partition": "dirichlet", "beta": 0.1}).label()
     'dirichlet 0.1'
     """
-    cls = partition_class(name or str(settings["partition"]))
+    chosen = name or str(settings["partition"])
+    if is_own(chosen):
+        from raysim.data.own_partition import OwnPartition
+
+        return OwnPartition(settings["partition"])  # type: ignore[arg-type] # with the object, if it is one
+    cls = partition_class(chosen)
     return cls(**{key: settings[key] for key in setting_fields(cls) if key in settings})
 
 

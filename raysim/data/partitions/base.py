@@ -66,6 +66,10 @@ class Partitioner(ABC):
         nobody owns has owner -1.
         """
 
+    def training_counts(self) -> tuple[int, ...] | None:
+        """How many samples of each class it takes, if it knows: a dataset without test split is tested on the rest."""
+        return None
+
     def check(self, chosen: bool) -> None:  # noqa: B027 - most have nothing to check
         """Raise an InputError if its settings are wrong; `chosen` says whether the run uses this partition.
 
@@ -88,8 +92,18 @@ class Partitioner(ABC):
         first = list(setting_fields(cls))[:1]
         return None if bool(value) != bool(first) else dict.fromkeys(first, value)
 
-    def deal(self, labels: ArrayLike, classes: int, clients: int, seed: int) -> Partition:
-        """Give the samples with these labels (0 … classes - 1) to the clients, so that every client has one."""
+    @property
+    def needs_column(self) -> str | None:
+        """The column of the data that says whose each sample is, if this partition asks for one."""
+        return None
+
+    def deal(
+        self, labels: ArrayLike, classes: int, clients: int, seed: int, groups: np.ndarray | None = None
+    ) -> Partition:
+        """Give the samples with these labels (0 … classes - 1) to the clients, so that every client has one.
+
+        `groups` has the values of the column that `needs_column` names.
+        """
         labels = np.asarray(labels)
         if clients < 1:
             raise InputError(f"partition: {clients} clients; ask for at least 1")
@@ -102,11 +116,16 @@ class Partitioner(ABC):
             )
         rng = stream(seed, "partition")
         owner, notes = self.owners(_shuffled_members(labels, classes, rng), clients, rng)
-        # A stable sort by owner leaves each client's samples in ascending order; those of nobody (-1) come first.
-        sizes = np.bincount(owner + 1, minlength=clients + 1)
-        order = np.argsort(owner, kind="stable")[sizes[0] :]
-        offsets = np.concatenate([[0], np.cumsum(sizes[1:])])
-        return Partition(order, offsets, notes)
+        return partition_of(owner, clients, notes)
+
+
+def partition_of(owner: np.ndarray, clients: int, notes: tuple[str, ...]) -> Partition:
+    """The partition that has these owners; -1 is nobody."""
+    # A stable sort by owner leaves each client's samples in ascending order; those of nobody (-1) come first.
+    sizes = np.bincount(owner + 1, minlength=clients + 1)
+    order = np.argsort(owner, kind="stable")[sizes[0] :]
+    offsets = np.concatenate([[0], np.cumsum(sizes[1:])])
+    return Partition(order, offsets, notes)
 
 
 def _shuffled_members(labels: np.ndarray, classes: int, rng: np.random.Generator) -> list[np.ndarray]:

@@ -25,6 +25,10 @@ class Dirichlet(Partitioner):
         0, "fewest samples of a client in the dirichlet partition, which is drawn as in the papers' code; 0: any draw",
         minimum=0,
     )  # fmt: skip
+    quota: float = setting(
+        1.0, "with --min-samples: a client with this many times its even share gets none of the classes that follow",
+        minimum=1,
+    )  # fmt: skip
 
     def owners(
         self, members: list[np.ndarray], clients: int, rng: np.random.Generator
@@ -55,7 +59,7 @@ class Dirichlet(Partitioner):
     def _with_quota(self, members: list[np.ndarray], clients: int, rng: np.random.Generator) -> np.ndarray:
         """The rule of NIID-Bench, FedPA's and FedDPMS's code: the whole draw is repeated until everyone has enough.
 
-        A client that has its even share of all samples gets none of the classes that follow.
+        A client that has its even share of all samples (or `quota` times as many) gets none of the classes that follow.
         """
         samples = sum(map(len, members))
         if self.min_samples * clients > samples:
@@ -79,7 +83,7 @@ class Dirichlet(Partitioner):
         """One draw: where each client's samples end in every class of these sizes, [classes, clients]."""
         held, ends = np.zeros(clients, dtype=np.int64), []
         for size in sizes:
-            wanting = held < sum(sizes) / clients
+            wanting = held < self.quota * sum(sizes) / clients
             shares = _shares(np.where(wanting, _log_gammas(clients, self.beta, rng), -np.inf))
             last = np.floor(np.cumsum(shares) * size).astype(np.int64)
             last[np.flatnonzero(wanting)[-1] :] = size  # what rounding leaves is for somebody who still wants some

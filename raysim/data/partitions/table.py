@@ -12,7 +12,7 @@ from raysim.data.partitions.base import Partitioner
 from raysim.errors import InputError
 from raysim.settings import setting
 
-# SDA-FL table 5: six hospitals; columns Normal, Covid-19, Pneumonia.
+# SDA-FL table 5: six hospitals; columns Normal, Covid-19, Pneumonia. And the same images dealt evenly.
 TABLES = {
     "covid19": (
         (2000, 750, 0),
@@ -21,7 +21,15 @@ TABLES = {
         (2000, 750, 0),
         (0, 750, 250),
         (2000, 0, 250),
-    )
+    ),
+    "covid19-iid": (
+        (1334, 500, 167),
+        (1334, 500, 167),
+        (1333, 500, 167),
+        (1333, 500, 167),
+        (1333, 500, 166),
+        (1333, 500, 166),
+    ),
 }
 MAX_BYTES = 256 * 2**20  # of a CSV file: ten million clients with ten classes
 
@@ -33,7 +41,8 @@ class Table(Partitioner):
     example: ClassVar[str] = "FILE"
 
     table: str | None = setting(
-        None, "CSV file for the table partition, a row of class counts per client; or a table by name: covid19"
+        None,
+        "CSV file for the table partition, a row of class counts per client; or a table by name: covid19, covid19-iid",
     )
 
     def check(self, chosen: bool) -> None:
@@ -41,6 +50,9 @@ class Table(Partitioner):
             raise InputError("--partition table goes with --table FILE (or --table covid19); give both or neither")
         if self.table is not None:
             read_table(self.table)
+
+    def training_counts(self) -> tuple[int, ...] | None:
+        return None if self.table is None else tuple(read_table(self.table).sum(0).tolist())
 
     def owners(
         self, members: list[np.ndarray], clients: int, rng: np.random.Generator

@@ -38,6 +38,14 @@ SHARE = "RAYSIM_SHARE"
 ROOT = str(Path(__file__).resolve().parents[3])
 
 
+_ours = False  # whether it was us who connected this process to Ray, with the environment that actors need
+
+
+def actor_options() -> dict[str, Any]:
+    """What actors must be given where somebody else has connected this process to Ray."""
+    return {} if _ours else {"runtime_env": {"env_vars": worker_environment()}}
+
+
 def worker_environment() -> dict[str, str]:
     """What actors need beside Ray's own: the path raysim was imported from, and reproducible cuBLAS."""
     path = [ROOT] + [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != ROOT]
@@ -46,11 +54,23 @@ def worker_environment() -> dict[str, str]:
 
 @contextmanager
 def connected(metadata: dict[str, str] | None = None) -> Iterator[None]:
-    """Connect to RAY_ADDRESS, or start a local Ray, for as long as this lasts. The dashboard shows the metadata."""
+    """Connect to RAY_ADDRESS, or start a local Ray, for as long as this lasts. The dashboard shows the metadata.
+
+    A Ray that this process is connected to already is used, and left as it was.
+    """
+    if ray.is_initialized():
+        with _errors_of_ray():
+            yield
+        return
     about = dict(metadata or {})
     options: dict[str, Any] = {"logging_level": logging.ERROR, "job_config": JobConfig(metadata=about)}
+    global _ours
     with _with_own_ray(options, about) if has_own_ray() else _on_cluster(os.environ["RAY_ADDRESS"], options, about):
-        yield
+        _ours = True
+        try:
+            yield
+        finally:
+            _ours = False
 
 
 @contextmanager

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import heapq
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import count
+from typing import Any, NamedTuple
 
 import ray
 from ray.exceptions import RayError
 
-from raysim.engine.failures import Decision, OutOfMemory, RunFailure
+from raysim.engine.failures import Decision, DeviceFailure, RunFailure
 from raysim.engine.ray_runner import lifecycle
 from raysim.engine.ray_runner.lifecycle import ClientActors
 from raysim.engine.runner import WorkerCalls
 from raysim.engine.work_queue import Answers, Call, Group, Pass, WorkQueue
 
 Get = Callable[[Any, str], Any]  # a reference, and whom we wait for -> the value
+
+MOST_SUMS = 64  # that the server is sent; those of more nodes are added up once more on the way
 
 
 @dataclass
@@ -34,18 +38,57 @@ class HandedOut:
         return sum(map(len, self.groups))
 
 
+class ActorSum(NamedTuple):
+    """A sum that an actor has handed over or added up, in the store of its node."""
+
+    actor: int
+    node: str
+    reference: Any
+
+
 @dataclass
 class CallRates:
     """How slow calls have been in this run, to tell a hung actor from a slow one."""
 
     slowest: dict[str, float] = field(default_factory=dict)  # method -> most seconds per unit of cost
 
-    def note(self, method: str, seconds: float, cost: float) -> None:
+    def note(self, method: str, seconds: float, cost: float) -> bool:
+        """Take in a call's time; says whether it is the method's first."""
+        first = method not in self.slowest
         self.slowest[method] = max(seconds / cost, self.slowest.get(method, 0.0))
+        return first
 
     def expected(self, method: str, cost: float) -> float | None:
         """Seconds by the slowest call so far; None before the first."""
         return self.slowest[method] * cost if method in self.slowest else None
+
+
+class Deadline(NamedTuple):
+    """When a call counts as hung."""
+
+    at: float  # by the monotonic clock
+    number: int  # orders equals
+    reference: Any  # to the call's first return value
+
+
+class Deadlines:
+    """The deadlines of calls, soonest first; a call costs the same however many there are."""
+
+    def __init__(self) -> None:
+        self.heap: list[Deadline] = []
+        self.numbers = count()
+
+    def add(self, at: float, reference: Any) -> None:
+        heapq.heappush(self.heap, Deadline(at, next(self.numbers), reference))
+
+    def next(self, busy: Container[Any]) -> Deadline | None:
+        """The soonest of a call that is still busy; those of others are dropped."""
+        while self.heap and self.heap[0].reference not in busy:
+            heapq.heappop(self.heap)
+        return self.heap[0] if self.heap else None
+
+    def pop(self) -> None:
+        heapq.heappop(self.heap)
 
 
 class Dispatch:
@@ -63,7 +106,9 @@ class Dispatch:
         self.answers = Answers()
         self.idle: list[int] = []
         self.busy: dict[Any, HandedOut] = {}  # by the reference to the first return value
+        self.deadlines = Deadlines()  # of the busy calls, and of some that have returned since
         self.deaths: dict[int, int] = {}  # first client of a call -> actors lost with it
+        self.sums: list[ActorSum] = []
 
     def run(self) -> Answers:
         """Hand out all groups, until everything is done and collected."""
@@ -75,28 +120,27 @@ class Dispatch:
                 for call in calls:
                     self.answers.first.append(call.first)
                     self.answers.rest.append(call.rest)
+        self.answers.sums = [one.reference for one in self.added_by_node()]
         return self.answers
 
     def hand_out_all(self) -> dict[int, list[HandedOut]]:
         """Empty the queue; returns each actor's finished calls."""
         self.idle = self.clients.ready()[::-1]
-        self.busy = {}
+        self.busy, self.deadlines = {}, Deadlines()
         self.deaths = {}
         done: dict[int, list[HandedOut]] = {}
         while self.queue or self.busy:
             while self.queue and (self.idle or self.pinned):
                 self.hand_out()
-            reference = self.wait()
-            if reference is None:
-                continue
-            call = self.busy.pop(reference)
-            try:
-                call.first = self.get(reference, "a client actor")
-            except (RayError, OutOfMemory) as error:  # it died, went with its node, has no room, or is out of reach
-                self.lost(call, error, done)
-            else:
-                self.finished(call, done)
-            self.idle = [i for i in self.idle if i in self.clients.actors]  # a node may have gone with some
+            for reference in self.wait():
+                call = self.busy.pop(reference)
+                try:
+                    call.first = self.get(reference, "a client actor")
+                except (RayError, DeviceFailure) as error:  # it died, went with its node, or its device failed it
+                    self.lost(call, error, done)
+                    self.idle = [i for i in self.idle if i in self.clients.actors]  # a node may have gone with some
+                else:
+                    self.finished(call, done)
         return {index: calls for index, calls in done.items() if calls}
 
     def hand_out(self) -> None:
@@ -106,7 +150,8 @@ class Dispatch:
         call = self.clients.actors[index].call.options(name=self.work.name, num_returns=self.work.returns)
         references = call.remote(self.work.name, *self.work.arguments(groups))
         first, *rest = references if self.work.returns > 1 else (references,)
-        self.busy[first] = HandedOut(index, groups, tuple(rest), time.monotonic())
+        self.busy[first] = handed = HandedOut(index, groups, tuple(rest), time.monotonic())
+        self.deadlines.add(handed.began + self.allowed(handed), first)
 
     def own_actor(self, client: int) -> int:
         """With an actor for each client: its own, or where that went with its node, one of the others."""
@@ -118,8 +163,10 @@ class Dispatch:
         ended = time.monotonic()
         done.setdefault(call.actor, []).append(call)
         self.answers.calls.append(Call(call.actor, call.began, ended))
-        self.rates.note(self.work.name, ended - call.began, self.queue.cost_of(call.groups))
-        self.idle.append(call.actor)
+        if self.rates.note(self.work.name, ended - call.began, self.queue.cost_of(call.groups)):
+            self.set_deadlines()  # until now there was nothing to compare calls with
+        if call.actor in self.clients.actors:
+            self.idle.append(call.actor)
 
     def lost(self, call: HandedOut, error: Exception, done: dict[int, list[HandedOut]]) -> None:
         """A call's actor is lost: what only it had goes back into the queue."""
@@ -137,8 +184,8 @@ class Dispatch:
             self.faults.retries += sum(map(len, groups))
         self.clients.replace(call.actor, error, groups)
 
-    def wait(self) -> Any | None:
-        """The next call to return, or None where only an actor has started meanwhile.
+    def wait(self) -> list[Any]:
+        """The calls that have returned by now, at least one; none where only an actor has started meanwhile.
 
         An actor that takes far too long is killed, and its call then fails as lost.
         """
@@ -148,26 +195,39 @@ class Dispatch:
             if clients.starting:  # on a node that has gone it would never come
                 seconds = min(seconds, lifecycle.NODE_SECONDS)
             hellos = {starting.hello: index for index, starting in clients.starting.items()}
-            found, _ = ray.wait([*self.busy, *hellos], num_returns=1, timeout=max(seconds, 0))
-            if found and found[0] in self.busy:
-                return found[0]
-            if found:
-                index = hellos[found[0]]
+            found, others = ray.wait([*self.busy, *hellos], num_returns=1, timeout=max(seconds, 0))
+            if found and others:  # more may have come while the last ones were dealt with: one look for all of them
+                found += ray.wait(others, num_returns=len(others), timeout=0)[0]
+            for index in [hellos[reference] for reference in found if reference in hellos]:
                 if clients.has_started(index):
-                    for call in self.busy.values():
-                        if call.actor == index:  # only now its work begins
-                            call.began = time.monotonic()
                     self.idle.append(index)
-                    return None
-            elif clients.starting:
+                    if self.pinned:  # it was given its call before
+                        self.begin_now(index)
+            if found:
+                return [reference for reference in found if reference in self.busy]
+            if clients.starting:
                 clients.check_starting()
+
+    def begin_now(self, index: int) -> None:
+        """Count the time of an actor's call from now on, since only now it has started."""
+        for call in self.busy.values():
+            if call.actor == index:
+                call.began = time.monotonic()
+        self.set_deadlines()
+
+    def set_deadlines(self) -> None:
+        """Compute the deadlines of all busy calls anew."""
+        self.deadlines = Deadlines()
+        for reference, call in self.busy.items():
+            self.deadlines.add(call.began + self.allowed(call), reference)
 
     def kill_hung(self) -> float:
         """Kill the actors whose calls have taken too long; returns the seconds until the next one will have."""
         now = time.monotonic()
-        soonest = self.policy.watchdog
-        for call in self.busy.values():
-            left = self.allowed(call) - (now - call.began)
+        while (deadline := self.deadlines.next(self.busy)) is not None and deadline.at <= now:
+            self.deadlines.pop()
+            call = self.busy[deadline.reference]
+            left = self.allowed(call) - (now - call.began)  # more than at hand-out, if a slower call has returned
             if left <= 0:
                 clients = [k for group in call.groups for k in group]
                 self.clients.on_event(
@@ -176,8 +236,8 @@ class Dispatch:
                 if call.actor in self.clients.actors:
                     ray.kill(self.clients.actors[call.actor])
                 call.began, left = now, self.policy.least_seconds  # its end will be noticed soon
-            soonest = min(soonest, left)
-        return soonest
+            self.deadlines.add(now + left, deadline.reference)
+        return self.policy.watchdog if deadline is None else min(self.policy.watchdog, deadline.at - now)
 
     def allowed(self, call: HandedOut) -> float:
         """Seconds a call may take."""
@@ -191,13 +251,14 @@ class Dispatch:
         name = WorkerCalls.collect.__name__
         actors = self.clients.actors
         asked = {i: actors[i].call.options(name=name, num_returns=2).remote(name) for i in done if i in actors}
+        node = {i: self.clients.placement.node_of(i) for i in asked}  # now: it may be lost before all have answered
         kept = {}
         for index, calls in done.items():
             groups = [group for call in calls for group in call.groups]
             expected = sum(map(len, groups))
             try:
                 summed = self.get(asked[index][0], f"client actor {index} ({name})") if index in asked else None
-            except RayError as error:
+            except (RayError, DeviceFailure) as error:
                 self.clients.replace(index, error, groups)
                 summed = None
             if summed is None:  # it is gone, or its node is
@@ -206,6 +267,42 @@ class Dispatch:
                 continue
             if summed != expected:
                 raise RunFailure(f"client actor {index} summed {summed} clients where {expected} were expected")
-            self.answers.sums.append(asked[index][1])
+            self.sums.append(ActorSum(index, node[index], asked[index][1]))
             kept[index] = calls
         return kept
+
+    def added_by_node(self) -> list[ActorSum]:
+        """The sums, one per node: an actor there adds up its node's, so that only one leaves the node.
+
+        Whole numbers add up to the same in any order. On a single node nothing would be gained.
+        """
+        nodes: dict[str, list[ActorSum]] = {}
+        for one in self.sums:
+            nodes.setdefault(one.node, []).append(one)
+        if len(nodes) < 2:
+            return self.sums
+        sums = self.add_up(list(nodes.values()))
+        while len(sums) > MOST_SUMS:
+            sums, before = self.add_up([sums[i : i + MOST_SUMS] for i in range(0, len(sums), MOST_SUMS)]), sums
+            if len(sums) == len(before):  # those who should have added are lost: the server adds them all
+                break
+        return sums
+
+    def add_up(self, groups: list[list[ActorSum]]) -> list[ActorSum]:
+        """One sum for each group, added up by the actor of its first; where that is lost, the group as it is."""
+        name, asked = WorkerCalls.add.__name__, {}
+        for i, group in enumerate(groups):
+            adder = self.clients.actors.get(group[0].actor)
+            if len(group) > 1 and adder is not None:
+                asked[i] = adder.call.options(name=name, num_returns=2).remote(name, *(one.reference for one in group))
+        sums: list[ActorSum] = []
+        for i, group in enumerate(groups):
+            adder, node, _ = group[0]
+            try:
+                if i in asked:
+                    self.get(asked[i][0], f"client actor {adder} ({name})")
+                    group = [ActorSum(adder, node, asked[i][1])]
+            except RayError as error:  # what it should have added is still in its node's store
+                self.clients.replace(adder, error, [])
+            sums += group
+        return sums

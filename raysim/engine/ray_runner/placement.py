@@ -11,7 +11,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from raysim.engine.ray_runner.actors import SERVER, WORKER, ClientActor, ServerActor
-from raysim.engine.ray_runner.cluster import nodes
+from raysim.engine.ray_runner.cluster import actor_options, nodes
 from raysim.engine.ray_runner.plan import Node, Plan, Slot
 from raysim.errors import PlanError
 
@@ -62,6 +62,7 @@ class Placement:
             name=name,
             namespace=self.namespace,
             num_gpus=self.plan.server_gpu,
+            **actor_options(),
             scheduling_strategy=self._strategy(self.server_slot),
         ).remote(SERVER, config, data, name)
 
@@ -74,8 +75,13 @@ class Placement:
             namespace=self.namespace,
             num_cpus=cpus,
             num_gpus=gpus,
+            **actor_options(),
             scheduling_strategy=self._strategy(self.slot[actor]),
         ).remote(WORKER, config, data, name, self.run if self.metrics else None)
+
+    def node_of(self, actor: int) -> str:
+        """The node on which a client actor is."""
+        return self.slots[self.slot[actor]].node
 
     def changes(self) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
         """Nodes that are gone, with the actors they had, and nodes that have joined, with the actors they get."""
@@ -106,6 +112,14 @@ class Placement:
         evicted = held[self.server_slot][-1]
         del self.slot[evicted]
         return evicted
+
+    def neighbour_of_server(self) -> int | None:
+        """A client actor on the server's GPU that it can do without; None if there is no other actor left."""
+        there = [actor for actor, slot in self.slot.items() if slot == self.server_slot]
+        if not there or len(self.slot) < 2:
+            return None
+        del self.slot[there[-1]]
+        return there[-1]
 
     # -- inside ------------------------------------------------------------------------------------------------------
 

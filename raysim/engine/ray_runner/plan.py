@@ -66,6 +66,9 @@ class Plan:
         asked = {"CPU": round(sum(self.bundle(slot)["CPU"] for slot in self.slots), 2)}
         return asked | ({"GPU": len(self.slots)} if self.gpus_per_actor else {})
 
+    def __str__(self) -> str:
+        return self.describe()
+
     def describe(self) -> str:
         """The plan in a few lines, for people."""
         nodes = len({s.node for s in self.slots})

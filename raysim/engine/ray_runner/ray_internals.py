@@ -4,13 +4,16 @@ tests/engine/ray_runner/test_ray_internals.py checks all of it against the insta
 
 - Draining nodes: Ray has no public call that says which nodes are about to leave. `ray.nodes()` reports them as alive,
   but Ray starts nothing on them any more. Ray Train and Ray Data ask in the same way.
-- Signals: `ray.init` takes SIGTERM for itself, and ends the process on it without a word. `ray.shutdown` asks each
-  daemon with SIGTERM to end, and waits a second for it; those we start do not hear it (cluster.py).
+- Signals: `ray.init` takes SIGTERM for itself twice: in Python, to end the process without a word, and in its core as
+  a crash, to print a stack trace and abort 3 s later. `ray.shutdown` asks each daemon with SIGTERM to end, and waits a
+  second for it; those we start do not hear it (cluster.py).
 - Job info: the dashboard's Jobs page shows the metadata that was given when a job was submitted, and Ray has no public
   call to add to it later. It keeps the record as JSON in its internal key-value store, which we edit there.
 """
 
 import json
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -35,12 +38,14 @@ def draining_nodes() -> set[str]:
 @contextmanager
 def sigterm_left_alone() -> Iterator[None]:
     """What SIGTERM does stays as it is, where `ray.init` is called in here."""
-    utils = ray._private.utils
+    utils, before = ray._private.utils, signal.getsignal(signal.SIGTERM)
     rays_own, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda handler: None
     try:
         yield
     finally:
         utils.set_sigterm_handler = rays_own
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)  # in place of the core's, of which Python does not know
 
 
 def shut_down_at_once() -> None:

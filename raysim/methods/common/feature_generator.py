@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from raysim.models.flat import FlatModel
-from raysim.models.generator import for_classifier
 from raysim.training.optimizers import Adam, fresh_moments
 
 BLOCK = 16  # local steps for which a client generates features at once: fewer, larger operations
@@ -18,9 +17,8 @@ MEASURED = 500  # generated features whose distances are reported, of all classe
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]  # (features, labels, noise) -> a value, or one per feature to average
 
 
-def fresh_state(classifier: FlatModel, noise_size: int, seed: int) -> dict[str, object]:
-    """The server's state for a new generator of this classifier's features: its weights and Adam's moments."""
-    model = for_classifier(classifier, noise_size, seed=seed)
+def fresh_state(model: FlatModel) -> dict[str, object]:
+    """The server's state for a new generator: its weights and Adam's moments."""
     return {"generator": model.weights, "adam": fresh_moments(model.flat_parameter)}
 
 
@@ -28,6 +26,12 @@ def fresh_state(classifier: FlatModel, noise_size: int, seed: int) -> dict[str, 
 def make(model: FlatModel, noise: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Features generated from noise and labels, and the labels."""
     return model.module(noise, labels), labels
+
+
+def in_blocks(model: FlatModel, noise: Tensor, labels: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of features and labels, generated for several local steps at once."""
+    for block in zip(noise.split(BLOCK * size), labels.split(BLOCK * size), strict=True):
+        yield from zip(*(values.split(size) for values in make(model, *block)), strict=True)
 
 
 def draw_inputs(
@@ -60,20 +64,22 @@ def nearest_prototype(distance: Callable[..., Tensor], prototypes: Tensor, known
     return apart.masked_fill((classes[:, None] == classes) | ~known, torch.inf).amin(1)
 
 
-def diversity(made: Tensor, labels: Tensor, noise: Tensor, pairs: str = "same") -> Tensor:
-    """The diversity loss of FedPA eq. 7, over pairs with the same label, with different ones, or over all (FedGen)."""
+def counted_pairs(labels: Tensor, pairs: str) -> Tensor:
+    """Which pairs of samples count: those with the `same` label, with `different` ones, or `all` (FedGen)."""
     same = labels[:, None] == labels
-    counted = {"same": same, "different": ~same, "all": torch.ones_like(same)}[pairs]
+    return {"same": same, "different": ~same, "all": torch.ones_like(same)}[pairs]
+
+
+def diversity(made: Tensor, labels: Tensor, noise: Tensor, pairs: str = "same") -> Tensor:
+    """The diversity loss of FedPA eq. 7, over the pairs that count; its mean is over all pairs."""
+    counted = counted_pairs(labels, pairs)
     # Differences are written out: their norm has gradient 0, not NaN, where a sample is paired with itself.
     apart, noise_apart = (torch.linalg.vector_norm(v[:, None] - v, dim=2) for v in (made, noise))
     return (-(counted * apart * noise_apart).mean()).exp()
 
 
 def class_distances(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean L2 distance between two features of one class, and of different classes; 0 where there are no such pairs.
-
-    FedPA's table V leaves the measure open; that its two figures agree for the untrained generator suggests pairs.
-    """
+    """Mean L2 distance between two features of one class, and of different classes; 0 where there are no such pairs."""
     apart = torch.cdist(features, features, compute_mode="donot_use_mm_for_euclid_dist")
     same = labels[:, None] == labels
     pairs = same.sum() - len(labels), (~same).sum()
@@ -81,7 +87,7 @@ def class_distances(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def measure(features: Tensor, labels: Tensor, prefix: str) -> dict[str, float]:
-    """The distances of features within and between classes (FedPA's table V), as metrics."""
+    """The distances of features within and between classes, as metrics."""
     intra, inter = torch.stack(class_distances(features, labels)).tolist()
     return {f"{prefix}intra": intra, f"{prefix}inter": inter}
 

@@ -1,10 +1,12 @@
 """Computations on features: class sums and means, class activation, hard features, matching losses."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import torch
 from torch.nn import functional as F
 
+from raysim.training.client import Client
 from raysim.training.fused import FusedStep
 
 
@@ -15,16 +17,30 @@ def class_sums(
 
     Tensors may have the clients as first dimension; `counted` then marks the samples that are not padding.
     """
-    member = F.one_hot(labels, classes).float()
+    member = _unit_vectors(classes, labels.device)[labels]
     member = member if counted is None else member * counted[..., None]
     with torch.autocast(features.device.type, enabled=False):  # sums need full precision
         return member.mT @ features.float(), member.sum(-2)
+
+
+@lru_cache
+def _unit_vectors(classes: int, device: torch.device) -> torch.Tensor:
+    """The one-hot form of every class; kept, since to make one of a batch takes several operations."""
+    return torch.eye(classes, device=device)
 
 
 def fused_class_sums(step: FusedStep, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Each client's sums of features and numbers of samples per class, over the real samples of a fused step."""
     features = step.features.detach()[:, : step.real_y.shape[1]]
     return class_sums(features, step.real_y, classes, step.real_share > 0)
+
+
+def joined_scratch(clients: list[Client], name: str, keys: Sequence[str]) -> dict[str, torch.Tensor]:
+    """What the clients keep under these keys in a part's scratch, as one tensor each, of which they then have rows."""
+    joined = {key: torch.stack([client.scratch[name][key] for client in clients]) for key in keys}
+    for i, client in enumerate(clients):
+        client.scratch[name] |= {key: values[i] for key, values in joined.items()}
+    return joined
 
 
 def class_means(sums: torch.Tensor, counts: torch.Tensor, before: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

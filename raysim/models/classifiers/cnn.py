@@ -68,26 +68,23 @@ def fedpa_cnn(shape: Shape, classes: int) -> Classifier:
 
 
 def fedpa_celeba_cnn(shape: Shape, classes: int) -> Classifier:
-    """FedPA's CNN for CelebA (84×84). The feature has no activation, as in fedpa_cnn."""
+    """FedPA's CNN for CelebA (84×84, of which 64 values are left). The feature has no activation, as in fedpa_cnn."""
     from torch import nn
 
     from raysim.models.classifier import Classifier
 
-    channels, height, width = shape
-    extractor = nn.Sequential(
-        nn.Conv2d(channels, 16, 3, padding=1),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Conv2d(16, 32, 3, padding=1),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Conv2d(32, 64, 3, padding=1),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(64 * (height // 8) * (width // 8), 32),
-    )
-    return Classifier(extractor, 32, classes, maps=10)
+    layers: list[nn.Module] = []
+    channels, *sides = shape
+    for width in (16, 32, 64):
+        layers += [
+            nn.Conv2d(channels, width, 3, stride=2, padding=1),
+            nn.BatchNorm2d(width),
+            nn.MaxPool2d(2),
+            nn.ReLU(),
+        ]
+        channels, sides = width, [(side + 1) // 2 // 2 for side in sides]
+    extractor = nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * sides[0] * sides[1], 32))
+    return Classifier(extractor, 32, classes, maps=len(layers) + 1)
 
 
 def mlp(shape: Shape, classes: int) -> Classifier:
@@ -109,7 +106,10 @@ MODELS = {
         fedpa_cnn, 1, "two 3×3 stride-2 convolutions (6, 16) with batch-norm, linear 32; FedPA", has_maps=True
     ),
     "fedpa-celeba-cnn": Model(
-        fedpa_celeba_cnn, 8, "3×3 convolutions (16, 32, 64) with max-pool, linear 32; FedPA on CelebA", has_maps=True
+        fedpa_celeba_cnn,
+        43,
+        "3×3 stride-2 convolutions (16, 32, 64) with batch-norm and max-pool, linear 32; FedPA on CelebA",
+        has_maps=True,
     ),
     "small-cnn": Model(small_cnn, 16, "two 5×5 convolutions (6, 16) with max-pool, linear 32; fast", has_maps=True),
     "mlp": Model(mlp, 1, "one hidden layer of 64; for tests"),

@@ -5,7 +5,9 @@ import os
 import numpy as np
 from PIL import Image
 
+from raysim.config import resolve
 from raysim.data import load
+from raysim.single_run import prepare
 
 from ..made import one_line_error, picture, pixels, write_folder
 
@@ -28,6 +30,21 @@ def test_without_a_test_split_one_is_held_out(tmp_path):
     assert np.bincount(dataset.train.y).tolist() == [10, 5]
     assert dataset.shape == (1, 8, 8)
     assert "held out" in dataset.notes[0]
+
+
+def test_what_a_table_leaves_is_held_out_where_there_is_no_test_split(tmp_path):
+    """SDA-FL's Covid-19 images: 12,000 are dealt by its table, and all others are tested on."""
+    write_folder(tmp_path, {"a": 12, "b": 6}, channels=1)
+    (tmp_path / "table.csv").write_text("4,1\n2,4\n")
+    settings = {"dataset": str(tmp_path), "partition": "table", "table": str(tmp_path / "table.csv"), "clients": 2}
+    dataset, dealt = prepare(resolve([("test", settings | {"model": "mlp"})]))
+    assert np.bincount(dataset.train.y).tolist() == [6, 5]
+    assert np.bincount(dataset.test.y).tolist() == [6, 1]
+    assert dealt.sizes.tolist() == [5, 6]
+    assert "what the partition's table leaves (7 images) is held out" in dataset.notes[0]
+    (tmp_path / "table.csv").write_text("10,3\n2,3\n")
+    with one_line_error("the partition's table leaves none to test on"):
+        prepare(resolve([("test", settings | {"model": "mlp"})]))
 
 
 def test_a_class_may_be_called_train(tmp_path):

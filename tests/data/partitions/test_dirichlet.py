@@ -123,6 +123,18 @@ def test_a_client_with_its_even_share_gets_no_more():
     assert not counts[1:-1][full[:-1]].any()
 
 
+def test_a_quota_lets_a_client_have_several_even_shares():
+    members = list(np.arange(5000).reshape(10, 500))
+    largest = []
+    for quota in (1.0, 3.0):
+        owner, _ = Dirichlet(beta=0.05, min_samples=10, quota=quota).owners(members, 20, np.random.default_rng(3))
+        counts = np.array([np.bincount(owner[indices], minlength=20) for indices in members])
+        full = np.cumsum(counts, axis=0)[:-1] >= quota * 5000 / 20
+        assert not counts[1:-1][full[:-1]].any()
+        largest.append(counts.sum(0).max())
+    assert largest[0] < largest[1]
+
+
 def test_what_cannot_be_drawn_is_said():
     labels = balanced(10, 100)
     with pytest.raises(InputError, match="100 clients with at least 11 samples each, but there are 1000"):

@@ -35,6 +35,12 @@ def test_the_covid19_table_by_name():
     assert parts.notes == ()
 
 
+def test_the_same_images_dealt_evenly():
+    table, even = read_table("covid19"), read_table("covid19-iid")
+    assert table.sum(0).tolist() == even.sum(0).tolist() == [8000, 3000, 1000]
+    assert np.ptp(even, axis=0).max() <= 1
+
+
 def test_read_table(tmp_path):
     path = tmp_path / "table.csv"
     path.write_text("1, 2, 0\r\n\r\n0,0,7\n")

@@ -3,6 +3,8 @@
 import inspect
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,22 @@ def test_ray_leaves_sigterm_alone_and_its_daemons_are_killed_at_once():
         assert all(mask & 1 << (signal.SIGTERM - 1) for mask in blocked)
         assert all(daemon.poll() is None for daemon in daemons)
     assert all(daemon.poll() is not None for daemon in daemons)
+
+
+IN_A_PROGRAM_OF_ONES_OWN = """
+import os, signal
+from raysim.engine.ray_runner import cluster
+signal.signal(signal.SIGTERM, lambda signum, frame: print("heard", flush=True))
+with cluster.connected():
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("seconds until it is aborted:", signal.alarm(0))
+"""
+
+
+def test_nor_does_rays_core_take_sigterm_for_a_crash():
+    done = subprocess.run([sys.executable, "-c", IN_A_PROGRAM_OF_ONES_OWN], capture_output=True, text=True, check=True)
+    assert done.stdout == "heard\nseconds until it is aborted: 0\n"
+    assert "SIGTERM" not in done.stderr
 
 
 def test_keys_and_names_are_rays_own():

@@ -118,6 +118,12 @@ def test_total_variation(start):
     assert total_variation(synthesise(part, module, real, start)[0]).max() < 0.2 * total_variation(start).min()
 
 
+def test_auto_takes_maps_where_the_model_has_them(module):
+    assert ImageSynthesis().layer_of(module)[0] == module.maps
+    flat = build("mlp", (3, 16, 16), 5, seed=3)
+    assert ImageSynthesis().layer_of(flat)[0] == flat.features
+
+
 def test_a_term_of_weight_0_is_not_computed(real, start):
     module = build("small-cnn", (3, 16, 16), 5, seed=3).eval()
     calls = []

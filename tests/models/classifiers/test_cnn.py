@@ -36,7 +36,9 @@ def linear(inputs, outputs):
             "fedpa-celeba-cnn",
             (3, 84, 84),
             2,
-            convolution(3, 16, 3) + convolution(16, 32, 3) + convolution(32, 64, 3) + linear(6400, 32) + linear(32, 2),
+            sum(convolution(i, o, 3) + 2 * o for i, o in ((3, 16), (16, 32), (32, 64)))
+            + linear(64, 32)
+            + linear(32, 2),
         ),
         (
             "small-cnn",
@@ -53,8 +55,8 @@ def test_parameter_counts(name, shape, classes, parameters):
 
 def test_fedpa_features_have_no_activation():
     for name in ("fedpa-cnn", "fedpa-celeba-cnn"):
-        model = models.build(name, (1, 28, 28), 10, seed=0).eval()
-        assert model.features(torch.randn(8, 1, 28, 28)).min() < 0
+        model = models.build(name, (1, 84, 84), 10, seed=0).eval()
+        assert model.features(torch.randn(8, 1, 84, 84)).min() < 0
 
 
 def usual_order(extractor):
@@ -67,8 +69,9 @@ def usual_order(extractor):
 
 @pytest.mark.parametrize("name", ["hfmds-cnn", "small-cnn", "fedpa-celeba-cnn"])
 def test_pooling_before_relu_changes_no_bit(name):
-    model = models.build(name, (3, 32, 32), 10, seed=0)
-    x = torch.randn(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    side = 84 if "celeba" in name else 32
+    model = models.build(name, (3, side, side), 10, seed=0)
+    x = torch.randn(6, 3, side, side, generator=torch.Generator().manual_seed(0))
     x[0], x[1] = 0, 1  # constant images: every window is a tie
     y = torch.arange(6)
     results = []

@@ -1,0 +1,143 @@
+"""A run as Python sees it: its figures, its trained model, the images it shared, and its report in a notebook."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raysim import definitions, models
+from raysim.data.images import decode
+from raysim.data.normalisation import Normalisation
+from raysim.engine.round_metrics import RoundMetrics
+from raysim.errors import InputError
+from raysim.settings import Given
+from raysim.storage.formats import DamagedFile
+from raysim.storage.run_reader import read_run
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    import torch
+
+
+class History(list[RoundMetrics]):
+    """The metrics of every round, in order."""
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row per round; the entries of a dict are columns such as `terms/fedprox`."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise InputError("to_pandas needs the package pandas; install it: pip install pandas") from None
+        lines = [{key: value for key, value in metrics.items() if key != "format"} for metrics in self]
+        return pd.json_normalize(lines, sep="/").set_index("round")
+
+
+class Run:
+    """A run directory. A notebook shows its report."""
+
+    def __init__(self, path: str | PathLike[str], model: Given | None = None):
+        """`model`: the own model that the run was given in Python, if it was, to build it again."""
+        self._read = read_run(path)
+        self._model = model
+        self.path = self._read.path
+        self.settings: Mapping[str, Any] = self._read.settings
+        self.summary: Mapping[str, Any] = self._read.summary  # of a finished run; empty before
+        self.history = History(self._read.history)
+
+    def __repr__(self) -> str:
+        state = f"accuracy {100 * self.accuracy:.2f} %" if self._read.evaluated else "not evaluated yet"
+        done = f"{len(self.history)} of {self.settings['rounds']} rounds"
+        return f"<Run {self._read.title}: {state} after {done}; {self.path}>"
+
+    def _repr_html_(self) -> str:
+        return framed(self.path / "report.html")
+
+    @property
+    def accuracy(self) -> float:
+        """The accuracy after the last round that was evaluated, from 0 to 1."""
+        if not self._read.evaluated:
+            raise InputError(f"{self.path}: no round has been evaluated yet; raysim.resume goes on with the run")
+        return self._read.evaluated[-1].accuracy or 0.0
+
+    @cached_property
+    def normalisation(self) -> Normalisation:
+        """How pixels from 0 to 255 become what the model takes."""
+        facts = self._read.facts
+        if not {"mean", "std", "shape"} <= facts.keys():
+            raise InputError(f"{self.path}/config.json is of an older raysim, without the images' shape; run it again")
+        return Normalisation(tuple(facts["mean"]), tuple(facts["std"]))
+
+    def normalise(self, images: np.ndarray) -> torch.Tensor:
+        """Images (uint8 [N, C, H, W]) as the model takes them."""
+        import torch
+
+        pixels = torch.tensor(images, dtype=torch.float32)
+        return self.normalisation.on(pixels.device).normalise_(pixels)
+
+    def model(self) -> torch.nn.Module:
+        """The trained model, in evaluation mode; it takes normalised images (see `normalise`).
+
+        Of several models (fedensemble) this is the first.
+        """
+        import torch
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        path, facts = self.path / "model.safetensors", self._read.facts
+        if not path.exists():
+            raise InputError(f"{self.path}: the run has no model yet; raysim.resume goes on with it")
+        name = self._model or str(self.settings["model"])
+        if models.source(name) != facts.get("sources", {}).get("model"):
+            raise InputError(f"{self.path}: its model {name} had another source; give the one it was trained with")
+        _ = self.normalisation  # says what is missing of an older run
+        module = models.build_plain(name, tuple(facts["shape"]), len(facts["classes"]), int(self.settings["seed"]))
+        try:
+            weights = load_file(path)
+            first = {key.removeprefix("0."): value for key, value in weights.items() if key.startswith("0.")}
+        except (OSError, SafetensorError) as error:
+            raise DamagedFile(path, str(error)) from None
+        own = dict(module.named_parameters()) | dict(module.named_buffers())
+        weights = first if first.keys() == own.keys() else weights
+        if weights.keys() != own.keys() or any(weights[key].shape != own[key].shape for key in own):
+            raise DamagedFile(path, f"it holds other weights than those of the model {name}")
+        with torch.no_grad():
+            for key, tensor in own.items():
+                tensor.copy_(weights[key])
+        return module.eval()
+
+    def synthetic(self) -> torch.utils.data.Dataset:
+        """The images that the method shared last, normalised, each with its label (-1: none), as a torch Dataset."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+        import torch
+
+        path = self.path / "synthetic.parquet"
+        if not path.exists():
+            raise InputError(f"{self.path}: no synthetic images: its method shares none, or the run is not finished")
+        try:
+            table = pq.read_table(path, columns=["image", "label"])
+            encoded = [image["bytes"] for image in table.column("image").to_pylist()]
+            labels = torch.tensor(table.column("label").to_pylist())
+        except (OSError, pa.ArrowException, LookupError, TypeError) as error:
+            raise DamagedFile(path, str(error)) from None
+        images = decode(((f"{path}: row {i}", each) for i, each in enumerate(encoded)), len(encoded))
+        return torch.utils.data.TensorDataset(self.normalise(images), labels)
+
+
+def open_run(path: str | PathLike[str], *, model: Any = None) -> Run:
+    """A run directory for reading; give the `model` if it was a class of a notebook or a script."""
+    given = model if isinstance(model, Given | None) else definitions.given(model)
+    return Run(path, given)
+
+
+def framed(page: Path) -> str:
+    """A page to be shown inside another, complete in itself."""
+    if not page.exists():
+        return f"<p>There is no {html.escape(str(page))} yet.</p>"
+    content = html.escape(page.read_text(encoding="utf-8"), quote=True)
+    return f'<iframe srcdoc="{content}" style="width: 100%; height: 600px; border: 0"></iframe>'

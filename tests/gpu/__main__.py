@@ -1,0 +1,37 @@
+"""`python -m tests.gpu`: run everything on the pretended device, and print what was found as JSON.
+
+With names of runs only these, with the places of all launches of a step. With --write the table of counts is lowered to
+what was found; a count that has risen stays, and the tests say so.
+"""
+
+import json
+import sys
+from dataclasses import asdict
+
+from tests.gpu import COUNTS, counted, lowered
+from tests.gpu.mistakes import caught
+from tests.gpu.runs import Found, examined, measured_runs, resumed
+
+RESUMED = ("hfmds+fedpa", "scaffold", "sdafl")  # with the server's state, clients' states, a shared dataset, a GAN
+
+
+def everything() -> dict[str, dict]:
+    runs = measured_runs()
+    found: dict[str, Found] = {name: examined(settings) for name, settings in runs.items()}
+    found |= {f"{name}, resumed": resumed(runs[name]) for name in RESUMED}
+    return {"runs": {name: asdict(one) for name, one in found.items()}, "mistakes": caught()}
+
+
+def main(words: list[str]) -> None:
+    names = [word for word in words if not word.startswith("--")]
+    if names:
+        shown = {name: asdict(examined(measured_runs()[name], places=True)) for name in names}
+        sys.stdout.write(json.dumps(shown, indent=2, ensure_ascii=False) + "\n")
+        return
+    found = everything()
+    if "--write" in words:
+        COUNTS.write_text(json.dumps(lowered(counted(found["runs"])), indent=2) + "\n")
+    sys.stdout.write(json.dumps(found))
+
+
+main(sys.argv[1:])

@@ -1,0 +1,386 @@
+"""Models of the user's own: adapted, checked, told apart by their source, trained like any other."""
+
+import functools
+import pickle
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import raysim
+from raysim import models
+from raysim.cli import main
+from raysim.definitions import name_of, source_digest
+from raysim.engine.in_process import InProcess
+from raysim.errors import InputError
+from raysim.models import own
+from raysim.models.flat import FlatModel
+from raysim.settings import Given
+from raysim.storage.formats import read_summary
+from tests.simulate import blobs, comparable, simulate, simulate_on_ray
+
+SHAPE, CLASSES = (3, 16, 16), 5
+HERE = "tests.models.test_own"
+
+
+class TinyViT(nn.Module):
+    """A vision transformer on patches of 4×4; it has neither `features` nor `head`, and it drops out."""
+
+    def __init__(self, shape, classes, width=16, dropout=0.1):
+        super().__init__()
+        channels, height, width_ = shape
+        self.patches = nn.Conv2d(channels, width, 4, 4)
+        self.place = nn.Parameter(0.02 * torch.randn(1, height // 4 * (width_ // 4), width))
+        self.block = nn.TransformerEncoderLayer(width, 2, 2 * width, dropout, batch_first=True)
+        self.norm = nn.LayerNorm(width)
+        self.classify = nn.Linear(width, classes)
+
+    def forward(self, x):
+        tokens = self.patches(x).flatten(2).transpose(1, 2) + self.place
+        return self.classify(self.norm(self.block(tokens).mean(1)))
+
+
+class WithInterface(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.body = nn.Linear(shape[0] * shape[1] * shape[2], 7)
+        self.head = nn.Linear(7, classes)
+
+    def features(self, x):
+        return self.body(x.flatten(1)).relu()
+
+    def forward(self, x):
+        return self.head(self.features(x))
+
+
+class Misleading(WithInterface):
+    """Its forward pass is not that of its `features` and `head`."""
+
+    def __init__(self, shape, classes):
+        super().__init__(shape, classes)
+        self.norm, self.last = nn.LayerNorm(7), nn.Linear(7, classes)
+
+    def forward(self, x):
+        return self.last(self.norm(self.features(x)))
+
+
+def convolutional(shape, classes):
+    """Layers that can be fused, and a model that is a function's."""
+    return nn.Sequential(
+        nn.Conv2d(shape[0], 4, 3, stride=2), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(),
+        nn.Linear(16, classes),
+    )  # fmt: skip
+
+
+class Mixing(nn.Module):
+    """Known layers, but its code reads the clients' channels as one."""
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.conv, self.last = nn.Conv2d(shape[0], 4, 3), nn.Linear(4, classes)
+
+    def forward(self, x):
+        x = self.conv(x).mean((2, 3))
+        return self.last(x - x.mean(1, keepdim=True))
+
+
+# -- adapting ----------------------------------------------------------------------------------------------------------
+
+
+def build(name, shape=SHAPE, classes=CLASSES, seed=1):
+    models.check(name, shape, classes)
+    return models.build(name, shape, classes, seed)
+
+
+def given(definition) -> Given:
+    return Given(name_of(definition), definition)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        (f"{HERE}:TinyViT", 16),
+        (f"{HERE}:WithInterface", 7),
+        (f"{HERE}:Misleading", 7),
+        (f"{HERE}:convolutional", 16),
+        ("torchvision:mobilenet_v3_small", 1024),
+        ("torchvision:resnet18", 512),
+    ],
+)
+def test_any_network_becomes_a_classifier(name, size):
+    module = build(name).eval()
+    x = torch.randn(3, *SHAPE)
+    features = module.features(x)
+    assert features.shape == (3, size) == (3, module.feature_size)
+    assert isinstance(module.head, nn.Linear)
+    assert torch.equal(module.head(features), module(x))
+    torch.testing.assert_close(module(x), models.build_plain(name, SHAPE, CLASSES, 1).eval()(x))
+
+
+def test_its_weights_depend_on_the_seed_alone():
+    one, same, other = (
+        FlatModel(build(f"{HERE}:TinyViT", seed=seed), torch.device("cpu")).weights for seed in (1, 1, 2)
+    )
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
+def test_its_weights_are_saved_under_its_own_names():
+    split = build(f"{HERE}:TinyViT")
+    saved = FlatModel(split, torch.device("cpu")).export(torch.zeros(sum(p.numel() for p in split.parameters())))
+    assert saved.keys() == TinyViT(SHAPE, CLASSES).state_dict().keys()
+
+
+def test_grey_images_give_what_three_equal_colours_would():
+    grey, colour = (build("torchvision:mobilenet_v3_small", (channels, 16, 16)).eval() for channels in (1, 3))
+    x = torch.randn(2, 1, 16, 16)
+    torch.testing.assert_close(grey(x), colour(x.expand(2, 3, 16, 16)))
+
+
+def test_a_model_of_timm():
+    pytest.importorskip("timm")
+    assert build("timm:mobilenetv3_small_050", (1, 32, 32)).feature_size == 1024
+
+
+# -- what cannot be used, in one line ----------------------------------------------------------------------------------
+
+
+class EndsInSoftmax(WithInterface):
+    features = None
+
+    def forward(self, x):
+        return self.head(self.body(x.flatten(1)).relu()).softmax(1)
+
+
+class Other(WithInterface):
+    def forward(self, x):
+        return self.body(x.flatten(1))
+
+
+class Raises(nn.Module):
+    def __init__(self, shape, classes):
+        raise ValueError("no such width\nanywhere")
+
+
+class Frozen(WithInterface):
+    def __init__(self, shape, classes):
+        super().__init__(shape, classes)
+        self.body.requires_grad_(False)
+
+
+class Unseeded(WithInterface):
+    drawn = 0.0
+
+    def __init__(self, shape, classes):
+        super().__init__(shape, classes)
+        Unseeded.drawn += 1.0
+        nn.init.constant_(self.body.bias, Unseeded.drawn)
+
+
+class TwoAnswers(WithInterface):
+    def forward(self, x):
+        logits = self.head(self.features(x))
+        return (logits, logits) if self.training else logits
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (EndsInSoftmax, "does not end in a linear layer"),
+        (Other, "returns (2, 7) for 2 images; needed: (2, 5)"),
+        (Raises, "ValueError: no such width anywhere"),
+        (Frozen, "parameter body.weight is frozen"),
+        (Unseeded, "built twice from one seed, body.bias differs"),
+        (TwoAnswers, "returns tuple in training mode"),
+        (nn.Linear(3, 2), "Linear is no class"),
+        (lambda shape, classes: 3, "it gives int, not an nn.Module"),
+        (lambda: None, "takes 0 positional arguments but 2 were given"),
+        (dict, "dict() takes no keyword"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_what_is_wrong_is_said_in_one_line(model, message):
+    if model is dict:
+        message = "dict expected at most 1 argument, got 2"
+    with pytest.raises(InputError, match=r"^--model [^\n]*$") as raised:
+        build(given(model))
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no_such_module:Net", "No module named 'no_such_module'"),
+        (f"{HERE}:Nothing", "has no attribute 'Nothing'"),
+        ("my lab:Net", "write MODULE:NAME"),
+        ("__main__:Net", "give the object in Python, model=…"),
+        ("torchvision:resnet19", "did you mean 'resnet1"),
+        (f"{HERE}:TinyViT.forward", "'tuple' object has no attribute 'patches'"),
+    ],
+)
+def test_a_name_that_leads_nowhere(name, message):
+    with pytest.raises(InputError, match=r"^--model[^\n]*$") as raised:
+        build(name)
+    assert message in str(raised.value)
+
+
+def test_timm_is_asked_for_where_it_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(InputError, match="pip install timm"):
+        build("timm:resnet18")
+
+
+def test_the_command_line_says_it_too(capsys):
+    code = main(["run", "--model", f"{HERE}:Raises", "--in-process", "--train-size", "60", "--test-size", "20"])
+    assert code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+# -- the source --------------------------------------------------------------------------------------------------------
+
+
+def test_the_source_decides_the_digest():
+    assert source_digest(TinyViT) == source_digest(TinyViT)
+    assert len({source_digest(each) for each in (TinyViT, WithInterface, Misleading, convolutional, Mixing)}) == 5
+    narrow, wide = (functools.partial(TinyViT, width=width) for width in (8, 16))
+    assert source_digest(narrow) != source_digest(wide)
+
+
+def digest_of(source: str) -> str:
+    space = {"__name__": "__main__"}
+    exec(source, space)
+    return source_digest(space["net"])
+
+
+def test_what_a_definition_uses_counts_and_comments_do_not(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    source = "WIDTH = 3\n\ndef part():\n    return WIDTH\n\ndef net(shape, classes):\n    return part()\n"
+    digests = []
+    for i, text in enumerate(
+        (source, source.replace("    return part()", "    # why\n    return part( )"), source.replace("= 3", "= 4"))
+    ):
+        (tmp_path / f"own{i}.py").write_text(text)
+        module = __import__(f"own{i}")
+        module.net.__module__ = module.part.__module__ = "own"
+        digests.append(source_digest(module.net))
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_without_a_source_the_compiled_code_counts():
+    same, again, other = (digest_of(f"def net(shape, classes):\n    return {n}\n") for n in (1, 1, 2))
+    assert same == again != other
+
+
+def test_a_run_is_not_resumed_with_another_source(tmp_path, monkeypatch):
+    settings = {"clients": 4, "rounds": 2, "train_size": 60, "test_size": 20, "privacy": 0, "in_process": True}
+    one, other = type("Net", (WithInterface,), {}), type("Net", (Misleading,), {})
+    run = raysim.run(**settings, model=one, progress=False, out=tmp_path / "run")
+    assert run.model()(torch.zeros(1, 3, 32, 32)).shape == (1, 10)
+    (tmp_path / "run" / "summary.json").unlink()
+    with pytest.raises(InputError, match=r"began with another --model .*: its source differs"):
+        raysim.resume(tmp_path / "run", model=other, progress=False)
+    with pytest.raises(InputError, match="had another source"):
+        raysim.open_run(tmp_path / "run", model=other).model()
+    assert raysim.resume(tmp_path / "run", model=one, progress=False).accuracy == run.accuracy
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+
+NOTEBOOK = "a model of a notebook"  # a class that no other process can import
+METHODS = {
+    "fedavg": {},
+    "hfmds+fedpa": {"hfmds.every": 2, "hfmds.steps": 2, "hfmds.per_client": 3, "fedpa.gen_steps": 2},
+    "scaffold": {},
+}
+SMALL = {"clients": 4, "active": 3, "rounds": 2, "batch_size": 8, "lr": 0.001}
+
+
+def settings_for(model: str, method: str) -> dict:
+    class Net(TinyViT):
+        pass
+
+    own_model = given(Net) if model is NOTEBOOK else model
+    return SMALL | {"model": own_model, "method": method} | METHODS[method]
+
+
+def few():
+    return blobs(train=80, test=40, shape=SHAPE)
+
+
+each_model = pytest.mark.parametrize("model", [f"{HERE}:TinyViT", "torchvision:mobilenet_v3_small", NOTEBOOK])
+each_method = pytest.mark.parametrize("method", METHODS)
+
+
+@each_model
+@each_method
+def test_it_trains_the_same_with_one_worker_and_with_two(model, method):
+    one, two = (simulate(few(), InProcess(workers), **settings_for(model, method)) for workers in (1, 2))
+    assert comparable(one) == comparable(two)
+    assert one.history[-1]["train_loss"] is not None
+
+
+@pytest.mark.parametrize(
+    ("model", "method"),
+    [
+        (NOTEBOOK, "hfmds+fedpa"),
+        *(
+            pytest.param(model, method, marks=pytest.mark.slow)
+            for model in (f"{HERE}:TinyViT", "torchvision:mobilenet_v3_small", NOTEBOOK)
+            for method in METHODS
+        ),
+    ],
+)
+def test_it_trains_the_same_on_two_actors(model, method, local_ray):
+    settings = settings_for(model, method)
+    on_ray = simulate_on_ray(few(), **settings, actors=2)
+    assert comparable(on_ray) == comparable(simulate(few(), **settings))
+
+
+def test_it_learns():
+    result = simulate(blobs(shape=SHAPE), model=f"{HERE}:TinyViT", rounds=8, lr=0.1, partition="iid", active=10)
+    assert result.history[-1]["accuracy"] > 0.5  # of five classes
+
+
+def test_dropout_depends_on_the_client_and_the_round_alone():
+    torch.manual_seed(1)
+    first = simulate(few(), **settings_for(f"{HERE}:TinyViT", "fedavg"))
+    torch.manual_seed(2)
+    again = simulate(few(), **settings_for(f"{HERE}:TinyViT", "fedavg"))
+    assert first.model_sha256 == again.model_sha256
+
+
+# -- fused -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_own_model_of_known_layers_is_fused():
+    alone, fused = (
+        simulate(few(), model=f"{HERE}:convolutional", rounds=2, clients=4, active=4, fuse=n) for n in (1, 4)
+    )
+    for name, weights in alone.models[0].items():
+        np.testing.assert_allclose(weights, fused.models[0][name], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (f"{HERE}:convolutional", None),
+        (f"{HERE}:TinyViT", "made for one client only"),
+        (f"{HERE}:Mixing", "cannot train several clients in one step"),
+    ],
+)
+def test_what_cannot_be_fused_says_so(model, message, tmp_path, capsys):
+    words = ["--train-size", "60", "--test-size", "20", "--clients", "4", "--rounds", "1", "--privacy", "0"]
+    out = ["--out", str(tmp_path / "run"), "--in-process", "--fuse", "2"]
+    assert main(["run", "--model", model, *words, *out]) == (2 if message else 0)
+    error = capsys.readouterr().err
+    assert message in error if message else read_summary(tmp_path / "run")
+    assert error.count("\n") <= 1
+
+
+def test_a_setting_that_is_an_object_is_pickled_with_it():
+    again = pickle.loads(pickle.dumps(given(TinyViT)))  # noqa: S301 - as Ray does, between the processes of a run
+    assert again == f"{HERE}:TinyViT"
+    assert again.value is TinyViT
+    assert own.make(again, SHAPE, CLASSES)
