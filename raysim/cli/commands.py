@@ -113,11 +113,11 @@ def plan(words: Words) -> None:
 
 
 def doctor(words: Words) -> None:
-    """`doctor`: examine the cluster that RAY_ADDRESS names, or this machine.
+    """`raysim doctor`: examine the cluster that RAY_ADDRESS names, or this machine.
 
-    It prints what Ray and torch see: versions, driver, memory, MPS, whether the token is on. Then it trains one client on
-    every GPU, twice: bits must repeat, agree on all GPUs of a kind, and be the CPU's but for rounding. Exit code 1 and a
-    line if something is wrong.
+    It prints what Ray and torch see: versions, driver, memory, MPS, whether the token is on. Then it trains one client
+    on every GPU, twice: bits must repeat, agree on all GPUs of a kind, and be the CPU's but for rounding. Exit code 1
+    and a line if something is wrong.
     """
     if words:
         raise InputError(f"doctor takes no settings, and was given '{words[0]}'")
