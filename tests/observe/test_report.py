@@ -26,8 +26,8 @@ from tests.browser import Browser, needs_chromium
 
 TINY = ["--train-size", "100", "--test-size", "40", "--clients", "5", "--model", "small-cnn", "--in-process"]
 PARTS = [
-    "--method", "hfmds+fedpa", "--rounds", "4", "--hfmds.every", "2", "--hfmds.steps", "2", "--hfmds.per-client", "5",
-    "--fedpa.gen-steps", "3", "--tsne", "20",
+    "--method", "hfmds+fedpa", "--rounds", "4", "--hfmds.every", "2", "--hfmds.first", "2", "--hfmds.steps", "2",
+    "--hfmds.per-client", "5", "--fedpa.gen-steps", "3", "--tsne", "20",
 ]  # fmt: skip
 LONG_NOTE = "share of the shared images that are nearer to training than to held-out images; by chance one half"
 HOSTILE = "</script><script>throw 'in'</script><b>"
@@ -136,7 +136,8 @@ def test_every_figure_is_drawn_and_nothing_leaves_the_page(run, browser):
     assert "a real image, and a synthetic one of client" in pairs[0]
     text = page.evaluate("document.body.innerText")
     named = "share of hfmds's images nearer to training than to held-out images"
-    for word in (named, "0.61 (0.5 to 0.7)", "actor lost", "<gone>", HOSTILE, "hfmds+fedpa on shapes"):
+    synthesis = ("a synthesis: means over its images", "cosine to the target")
+    for word in (*synthesis, named, "0.61 (0.5 to 0.7)", "actor lost", "<gone>", HOSTILE, "hfmds+fedpa on shapes"):
         assert word in text
     assert "hfmds.nearer_to_training" not in text
     measures = page.evaluate(f"{table_after('Beside held-out images')}.innerText").split("\n")
