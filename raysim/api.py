@@ -108,7 +108,7 @@ def search(
     flags = _plain(settings) | {key: value for key, value in own.items() if value is not None}
     planned = searching.plan_search(over, flags)
     best = searching.run_search(planned, _reporter(progress))
-    return replace(_compared(planned.grid), best=open_run(best.folder) if best else None)
+    return replace(_compared(planned.grid), best=_opened(best.folder, best.config) if best else None)
 
 
 # -- inside ------------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from raysim.config import (
     markdown_table,
     resolve,
 )
-from raysim.errors import InputError
+from raysim.errors import InputError, RaysimError
 from raysim.experiments.objects import taken_over
 from raysim.observe.progress import Reporter, duration
 from raysim.settings import flag, nearest, setting_fields
@@ -110,6 +110,29 @@ def plan(words: Words) -> None:
     dataset, dealt = prepare(config)
     with cluster.connected():
         Reporter().say(plan_for(config, dataset, dealt).describe())
+
+
+def doctor(words: Words) -> None:
+    """`doctor`: what the cluster has, and whether every device of it trains right and repeatably."""
+    if words:
+        raise InputError(f"doctor takes no settings, and was given '{words[0]}'")
+    from raysim.engine.ray_runner import cluster
+    from raysim.engine.ray_runner.doctor import cluster_facts, examine_devices
+
+    with cluster.connected():
+        Reporter().say("\n".join(cluster_facts()))
+        found, wrong = examine_devices()
+    for one in found:
+        facts = ", ".join(f"{name} {value}" for name, value in one.facts.items())
+        Reporter().say(
+            f"{one.name}: {facts}\n  self-test: {one.seconds:.1f} s, {one.sha256[:16]}, "
+            f"{'repeats itself' if one.repeats else 'differs from itself'}, {one.apart:.0e} from the CPU's update"
+        )
+    from raysim.engine.self_test import faults
+
+    if wrong := wrong + faults(found):
+        raise RaysimError("; ".join(wrong))
+    Reporter().say("everything promised holds here")
 
 
 def _config(command: str, words: Words, defaults: dict[str, object] | None = None) -> RunConfig | None:

@@ -243,7 +243,7 @@ PRESETS: dict[str, Preset] = {
             "method": "fedavg", "dataset": "fashion_mnist", "model": "feddpms-vae", "image_size": 16,
             "train_size": 2_000, "test_size": 1_000, "clients": 10, "active": 5, "partition": "classes",
             "classes_per_client": 2, "rounds": 12, "local_steps": 40, "batch_size": 32, "lr": 0.02,
-            "feddpms.noise": 0.5, "feddpms.quota": 40, "feddpms.tries": 20,
+            "feddpms.vae_weight": 0.03, "feddpms.noise": 0.5, "feddpms.quota": 40, "feddpms.tries": 20,
             "hfmds.every": 5, "hfmds.steps": 60, "hfmds.per_client": 50,
             "fedpa.lambda_ge": 0.5, "fedpa.lambda_po": 0.01, "fedgen.lambda_ge": 0.5,
             "sdafl.pool": 1_000, "sdafl.gan_slice": 3, "sdafl.server_steps": 20,

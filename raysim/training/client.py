@@ -92,11 +92,6 @@ class Client:
         """The number of local steps in a round."""
         return self.config.local_steps or (self.config.local_epochs or 1) * self.steps_per_epoch
 
-    @property
-    def global_parameters(self) -> list[torch.Tensor]:
-        """The broadcast parameters, in the order of `model.parameters`."""
-        return [self.model.view(self.global_weights, name) for name in self.model.parameter_names]
-
     def stream(self, purpose: str) -> np.random.Generator:
         """The client's random draws of this round for a purpose, such as `f"{self.name}/noise"` in a part."""
         return stream(self.config.seed, purpose, self.t, self.id)

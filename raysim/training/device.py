@@ -49,7 +49,8 @@ def prepare_torch(config: RunConfig, use_gpu: bool = True) -> torch.device:
     if not config.fast_nondeterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the device is first used
         torch.use_deterministic_algorithms(True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # it would write every new tensor twice
+        # It would write every new tensor twice.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         torch.backends.cudnn.benchmark = False
     return torch.device(kind.type, 0)  # the only one that Ray leaves visible
 

@@ -13,7 +13,7 @@ QUICK = {
     "feddpgan": {f"feddpgan.{key}": value for key, value in SMALL_GAN.items()},
     "feddpms": {
         "model": "feddpms-vae", "rounds": 4, "feddpms.first_stage": 0.25, "feddpms.quota": 3, "feddpms.tries": 3,
-        "feddpms.classes": 2, "feddpms.noise": 0.5,
+        "feddpms.classes": 2, "feddpms.noise": 0.5, "feddpms.vae_weight": 0.002,  # set for Adam; this is SGD
     },
     "fedgan": {f"fedgan.{key}": value for key, value in SMALL_GAN.items()},
     "fedgen": {"fedgen.gen_steps": 3},
