@@ -28,6 +28,7 @@ from raysim.finished_run import Run, framed, open_run
 from raysim.observe.progress import Reporter
 from raysim.settings import Given
 from raysim.storage.formats import read_config
+from raysim.storage.remote import is_remote, readable
 
 __all__ = ["Comparison", "Plan", "Run", "compare", "open_run", "plan", "resume", "run", "search", "sweep"]
 
@@ -49,15 +50,18 @@ def resume(path: str | PathLike[str], *, progress: bool = True, **settings: Any)
 
     It has its own settings; give those that say where and how to run it, and the objects that it was given.
     """
-    folder = _existing(path)
-    source = str(folder / "config.json")
+    where = str(path)
+    with readable(where) as folder:
+        if not (folder / "config.json").exists():
+            raise InputError(f"resume: '{path}' is not a run directory; give the path of one")
+        recorded = read_config(folder)["settings"]
+    source = f"{where}/config.json"
     given = _plain(settings)
-    recorded = read_config(folder)["settings"]
     for key in OBJECTS & given.keys():  # the settings of an own part are known only with its class
         if isinstance(given[key], Given) and given[key] == recorded.get(key):
             recorded = recorded | {key: given[key]}
     layer = from_record(recorded, source) | {"overwrite": False}
-    here = {"resume": True, "out": str(folder.resolve())}
+    here = {"resume": True, "out": where if is_remote(where) else str(folder.resolve())}
     return _run(resolve([(source, layer), (CALL, given | here)]), progress)
 
 
@@ -153,13 +157,6 @@ def _named(key: str, value: Any) -> Given:
         return Given(",".join(map(name_of, value)), value)
     is_data = key == "dataset" and not callable(value)
     return Given(name_of_data(value) if is_data else name_of(value), value)
-
-
-def _existing(path: str | PathLike[str]) -> Path:
-    folder = Path(path)
-    if not (folder / "config.json").exists():
-        raise InputError(f"resume: '{path}' is not a run directory; give the path of one")
-    return folder
 
 
 def _reporter(progress: bool) -> Reporter:

@@ -43,20 +43,22 @@ def run(words: Words, defaults: dict[str, object] | None = None, beside: str | N
         Reporter().say(
             f"side by side after {config.rounds} rounds, same seed and clients: {config.method} "
             f"{100 * summary['final_accuracy']:.2f} %, {beside} {100 * baseline['final_accuracy']:.2f} %\n"
-            f"report: {out / 'report.html'}"
+            f"report: {out}/report.html"
         )
 
 
 def resume(words: Words) -> None:
     """`resume RUN_DIR [settings]`: its own settings, and those that say where and how to run it."""
-    path = Path(words[0]) if words else Path()
-    if not words or not (path / "config.json").exists():
-        raise InputError(f"resume: '{' '.join(words[:1])}' is not a run directory; give the path a run printed")
     from raysim.storage.formats import read_config
+    from raysim.storage.remote import is_remote, readable
 
-    source = str(path / "config.json")
-    recorded = from_record(read_config(path)["settings"], source) | {"overwrite": False}
-    here = {"resume": True, "out": str(path.resolve())}
+    given = words[0] if words else ""
+    with readable(given) as path:
+        if not words or not (path / "config.json").exists():
+            raise InputError(f"resume: '{given}' is not a run directory; give the path a run printed")
+        source = f"{given}/config.json"
+        recorded = from_record(read_config(path)["settings"], source) | {"overwrite": False}
+    here = {"resume": True, "out": given if is_remote(given) else str(path.resolve())}
     _run_one(resolve([(source, recorded), ("command line", from_command_line(words[1:]) | here)]))
 
 
@@ -89,7 +91,7 @@ def _settings_help() -> list[str]:
     return lines
 
 
-def _run_one(config: RunConfig) -> tuple[Path, dict[str, Any]]:
+def _run_one(config: RunConfig) -> tuple[Path | str, dict[str, Any]]:
     from raysim.single_run import run
 
     reporter = Reporter()
@@ -98,7 +100,7 @@ def _run_one(config: RunConfig) -> tuple[Path, dict[str, Any]]:
     reporter.say(
         f"done: accuracy {100 * summary['final_accuracy']:.2f} % (best {100 * summary['best_accuracy']:.2f} %) "
         f"after {summary['rounds']} rounds in {duration(summary['seconds'])}{ended}\n"
-        f"model sha256 {summary['model_sha256']}\nreport: {out / 'report.html'}"
+        f"model sha256 {summary['model_sha256']}\nreport: {out}/report.html"
     )
     return out, summary
 
