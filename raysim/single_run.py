@@ -79,7 +79,7 @@ def run_at(config: RunConfig, out: Path, reporter: Reporter, mirror: Mirror | No
         return finished
     reporter.say_settings(config.settings())
     started = time.perf_counter()
-    trackers = load_trackers(config.callback)
+    trackers = load_trackers(config.track, config.callback)
     inputs = [prepare(config)]  # in a list, so that the pixels can be let go of once they are stored
     prepared = described(config, *inputs[0])
     for note in prepared.notes:
