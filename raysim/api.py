@@ -156,7 +156,7 @@ def _run(config: RunConfig, progress: bool) -> Run:
     return _opened(path, config)
 
 
-def _opened(path: Path, config: RunConfig) -> Run:
+def _opened(path: Path | str, config: RunConfig) -> Run:
     return open_run(path, model=config.model if isinstance(config.model, Given) else None)
 
 
