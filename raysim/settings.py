@@ -63,7 +63,12 @@ def setting(
     """
     limits = {"minimum": minimum, "above": above, "maximum": maximum}
     metadata = {"help": help, "choices": choices, "decides_result": decides_result, "own": own, **limits}
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata | {"formerly": default})
+
+
+def formerly(value: Any, field: Any) -> Any:
+    """The setting `field`, whose default is not what runs did before there was the setting: they did this."""
+    return dataclasses.field(default=field.default, metadata=field.metadata | {"formerly": value})
 
 
 def setting_fields(cls: Any) -> dict[str, dataclasses.Field[Any]]:
@@ -115,9 +120,12 @@ def convert(field: dataclasses.Field[Any], value: object, where: str, key: str) 
     text = _text(value).strip()
     if optional and (value is None or text.lower() == "none"):
         return None
-    choices = choices_of(field)
-    expected = ("one of " + ", ".join(choices) if choices else WORDS[kind]) + (" or none" if optional else "")
+    choices, words = choices_of(field), _words(field)
+    expected = ("one of " + ", ".join(choices) if choices else WORDS[kind]) + "".join(f" or {word}" for word in words)
+    expected += " or none" if optional else ""
     bad = InputError(f"{where}: {flag(key)} must be {expected}, not {_shown(text)}")
+    if text in words:
+        return text
     if choices and not (field.metadata["own"] and ":" in text):
         if text not in choices:
             raise bad
@@ -168,9 +176,21 @@ def _faulty_text(text: str) -> str | None:
 
 
 def _kind(field: dataclasses.Field[Any]) -> tuple[Any, bool]:
-    """The field's type without None, and whether None is allowed."""
-    kinds = list(typing.get_args(field.type)) if isinstance(field.type, types.UnionType) else [field.type]
+    """The field's type without None and without words beside it, and whether None is allowed."""
+    kinds = _alternatives(field)
     return next(kind for kind in kinds if kind is not type(None)), type(None) in kinds
+
+
+def _words(field: dataclasses.Field[Any]) -> tuple[str, ...]:
+    """The words that are accepted in place of a number, as in `float | Literal["auto"]`."""
+    _, *others = _alternatives(field)
+    return tuple(word for kind in others for word in typing.get_args(kind))
+
+
+def _alternatives(field: dataclasses.Field[Any]) -> list[Any]:
+    """The types that the field's type joins by |, or the one that it is."""
+    joined = typing.get_origin(field.type) in (types.UnionType, typing.Union)
+    return list(typing.get_args(field.type)) if joined else [field.type]
 
 
 def _broken_limit(field: dataclasses.Field[Any], number: float) -> str | None:

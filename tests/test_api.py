@@ -7,6 +7,7 @@ import sys
 import textwrap
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from raysim.engine.callbacks import Callback
 from raysim.methods.fedprox import FedProx
 from raysim.storage.formats import read_summary
 
+ROOT = Path(__file__).parents[1]
 TINY = {"model": "mlp", "clients": 6, "active": 3, "rounds": 2, "train_size": 120, "test_size": 40, "privacy": 0}
 QUIET = {"progress": False, "in_process": True}
 
@@ -261,6 +263,37 @@ def test_in_a_task_of_ray_it_gives_the_same_hash(by_command, tmp_path, local_ray
         return raysim.run(**settings, method="fedprox", fedprox={"mu": mu}).summary["model_sha256"]
 
     assert ray.get(trial.remote(0.5)) == by_command
+
+
+@pytest.mark.slow
+def test_in_a_trial_of_ray_tune_it_gives_the_same_hash(by_command, tmp_path, local_ray):
+    tune = pytest.importorskip("ray.tune")
+
+    def trial(config):
+        settings = {**TINY, "progress": False, "actors": 1, "out": tmp_path / f"run-{config['mu']}"}
+        run = raysim.run(**settings, method="fedprox", fedprox=config)
+        return {"accuracy": run.accuracy, "hash": run.summary["model_sha256"]}
+
+    space = {"mu": tune.grid_search([0.5, 0.0])}
+    config = tune.RunConfig(storage_path=str(tmp_path / "tune"), verbose=0)
+    results = tune.Tuner(trial, param_space=space, run_config=config).fit()
+    assert {result.config["mu"]: result.metrics["hash"] for result in results}[0.5] == by_command
+
+
+@pytest.mark.slow
+def test_in_a_submitted_job_it_gives_the_same_hash(by_command, tmp_path):
+    script = tmp_path / "job.py"
+    settings = TINY | {"method": "fedprox", "fedprox": {"mu": 0.5}, "actors": 2, "out": str(tmp_path / "run")}
+    script.write_text(
+        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nimport raysim\n"
+        f"print('hash', raysim.run(**{settings!r}).summary['model_sha256'])\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {"HOME": str(tmp_path)}
+    done = subprocess.run(
+        ["cluster/one_job.sh", str(Path(sys.executable).parent), "--", "python", str(script)],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert f"hash {by_command}" in done.stdout, done.stdout + done.stderr
 
 
 def test_the_plan_is_that_of_the_cluster(local_ray):

@@ -26,6 +26,7 @@ COMMANDS = {
     "sweep": "an ablation: sweep NAME, or sweep --over key=value,value …",
     "search": "settings drawn at random, with Ray Tune's ASHA: search --over lr=loguniform:1e-4,1e-1 --trials 20",
     "plan": "print the placement plan of a configuration and stop",
+    "doctor": "examine the cluster: versions, memory, and a self-test on every GPU",
     "show": "one line per run, the most accurate first: show RUN_DIR… or folders of runs",
     "report": "write a run's HTML report again, or one page about several: report RUN_DIR… [--out PAGE]",
     "features": "one t-SNE map of what several runs shared, beside real images: features RUN_DIR…",

@@ -22,7 +22,7 @@ from raysim.config import (
     markdown_table,
     resolve,
 )
-from raysim.errors import InputError
+from raysim.errors import InputError, RaysimError
 from raysim.experiments.objects import taken_over
 from raysim.observe.progress import Reporter, duration
 from raysim.settings import flag, nearest, setting_fields
@@ -84,7 +84,7 @@ def run(words: Words, defaults: dict[str, object] | None = None, beside: str | N
         Reporter().say(
             f"side by side after {config.rounds} rounds, same seed and clients: {config.method} "
             f"{100 * summary['final_accuracy']:.2f} %, {beside} {100 * baseline['final_accuracy']:.2f} %\n"
-            f"report: {out / 'report.html'}"
+            f"report: {out}/report.html"
         )
 
 
@@ -97,7 +97,7 @@ def resume(words: Words) -> None:
 
     if not words:
         raise InputError("resume: say which run; give the path a run printed")
-    _run_one(to_resume(Path(words[0]), from_command_line(words[1:]), "command line"))
+    _run_one(to_resume(words[0], from_command_line(words[1:]), "command line"))
 
 
 def plan(words: Words) -> None:
@@ -110,6 +110,34 @@ def plan(words: Words) -> None:
     dataset, dealt = prepare(config)
     with cluster.connected():
         Reporter().say(plan_for(config, dataset, dealt).describe())
+
+
+def doctor(words: Words) -> None:
+    """`raysim doctor`: examine the cluster that RAY_ADDRESS names, or this machine.
+
+    It prints what Ray and torch see: versions, driver, memory, MPS, whether the token is on. Then it trains one client
+    on every GPU, twice: bits must repeat, agree on all GPUs of a kind, and be the CPU's but for rounding. Exit code 1
+    and a line if something is wrong.
+    """
+    if words:
+        raise InputError(f"doctor takes no settings, and was given '{words[0]}'")
+    from raysim.engine.ray_runner import cluster
+    from raysim.engine.ray_runner.doctor import cluster_facts, examine_devices
+
+    with cluster.connected():
+        Reporter().say("\n".join(cluster_facts()))
+        found, wrong = examine_devices()
+    for one in found:
+        facts = ", ".join(f"{name} {value}" for name, value in one.facts.items())
+        Reporter().say(
+            f"{one.name}: {facts}\n  self-test: {one.seconds:.1f} s, {one.sha256[:16]}, "
+            f"{'repeats itself' if one.repeats else 'differs from itself'}, {one.apart:.0e} from the CPU's update"
+        )
+    from raysim.engine.self_test import faults
+
+    if wrong := wrong + faults(found):
+        raise RaysimError("; ".join(wrong))
+    Reporter().say("everything promised holds here")
 
 
 def _config(command: str, words: Words, defaults: dict[str, object] | None = None) -> RunConfig | None:
@@ -144,7 +172,7 @@ def _first_line(part: type) -> str:
     return next(iter((inspect.getdoc(part) or "").splitlines()), part.__name__)
 
 
-def _run_one(config: RunConfig) -> tuple[Path, dict[str, Any]]:
+def _run_one(config: RunConfig) -> tuple[Path | str, dict[str, Any]]:
     from raysim.single_run import run
 
     reporter = Reporter()
@@ -153,7 +181,7 @@ def _run_one(config: RunConfig) -> tuple[Path, dict[str, Any]]:
     reporter.say(
         f"done: accuracy {100 * summary['final_accuracy']:.2f} % (best {100 * summary['best_accuracy']:.2f} %) "
         f"after {summary['rounds']} rounds in {duration(summary['seconds'])}{ended}\n"
-        f"model sha256 {summary['model_sha256']}\nreport: {out / 'report.html'}"
+        f"model sha256 {summary['model_sha256']}\nreport: {out}/report.html"
     )
     return out, summary
 

@@ -125,7 +125,7 @@ def _read_text(path: str) -> str:
 
 
 def from_record(recorded: dict[str, object], where: str, method: object = None) -> dict[str, object]:
-    """The settings that a run recorded in its config.json, completed with the defaults of settings that are new.
+    """The settings that a run recorded in its config.json, completed with what it did where settings are new.
 
     A setting that this raysim does not know is an InputError: ignoring it could change the result. `method` is the same
     method as it was given in Python, whose parts cannot be found by their names.
@@ -135,7 +135,7 @@ def from_record(recorded: dict[str, object], where: str, method: object = None) 
     for key in recorded:
         if key not in fields:
             raise InputError(f"{where}: unknown setting {flag(key)}; a newer raysim wrote it: use that one")
-    return {key: field.default for key, field in fields.items()} | recorded
+    return {key: field.metadata["formerly"] for key, field in fields.items()} | recorded
 
 
 def load_layers(given: dict[str, object], defaults: dict[str, object], where: str = COMMAND_LINE) -> list[Layer]:

@@ -20,6 +20,7 @@ from raysim.engine.failures import ClientFailure, Decision, FailurePolicy
 from raysim.engine.fixed_point import ExactSums, NotSummable, Term, mean_term, sum_term
 from raysim.engine.hosted_model import ClientStates, HostedModel
 from raysim.engine.messages import Broadcast, ClientReport, PassAnswer, States
+from raysim.engine.prefetch import Prefetch
 from raysim.engine.work_queue import Group
 from raysim.measures import feature_kl
 from raysim.methods.base import Part, Upload
@@ -65,6 +66,7 @@ class ClientWork:
         self.stack = fused.Stack(hosted.model, fuse, self.config.model) if fuse > 1 else None
         self.forward = compiled(forward, self.config, hosted.device)
         self.reader = ChunkReader(hosted.data.clients)
+        self.prefetch = Prefetch.on(hosted.device, self.reader.read)
         self.sums = ExactSums()
         self.summed = 0  # clients in the sums
         self.profile: tuple[str, str] | None = None  # not yet handed over with a report
@@ -75,12 +77,12 @@ class ClientWork:
         self._hold(broadcast)
         kept = self.hosted.read_states(states)
         answers: list[ClientAnswer] = []
-        for group in groups:
+        together = groups if self.stack is not None else [[client] for group in groups for client in group]
+        for group, following in zip(together, [*together[1:], []], strict=True):
             if self.stack is not None:
-                answers += self._attempt(group, partial(self._train_together, self.stack, group, kept))
-                continue
-            for client_id in group:
-                answers += self._attempt([client_id], partial(self._train_alone, client_id, kept))
+                answers += self._attempt(group, partial(self._train_together, self.stack, group, following, kept))
+            else:
+                answers += self._attempt(group, partial(self._train_alone, group[0], following, kept))
         self.reader.release()
         return _columns(answers)
 
@@ -103,10 +105,11 @@ class ClientWork:
 
     # -- one client or group -----------------------------------------------------------------------------------------
 
-    def _train_alone(self, client_id: int, states: ClientStates) -> list[ClientAnswer]:
-        """Train one client by itself."""
+    def _train_alone(self, client_id: int, following: Group, states: ClientStates) -> list[ClientAnswer]:
+        """Train one client by itself; the pixels of those that follow are uploaded meanwhile."""
         with self._blamed_on(client_id):
             client = self._client(client_id, states)
+            self.prefetch.begin(following)
             self._seed_model(client)
             with self._counted(client_id) as counter, self._profiled(client_id):
                 self.hosted.load(client.global_weights, self.hosted.personal_mask(), client.state)
@@ -114,7 +117,9 @@ class ClientWork:
                 weight, uploads = self._end(client)
             return [self._trained(Trained(client, terms, weight, uploads, _flops(counter)))]
 
-    def _train_together(self, stack: fused.Stack, group: Group, states: ClientStates) -> list[ClientAnswer]:
+    def _train_together(
+        self, stack: fused.Stack, group: Group, following: Group, states: ClientStates
+    ) -> list[ClientAnswer]:
         """Train the clients of a group in the same vectorised steps (--fuse)."""
         mask, model = self.hosted.personal_mask(), self.hosted.model
         clients, starts = [], []
@@ -126,6 +131,7 @@ class ClientWork:
                 clients.append(client)
                 starts.append(model.weights.clone())
         model.module.eval()
+        self.prefetch.begin(following)
         self._seed_model(clients[0])
         with self._blamed_on(*group), self._counted(*group) as counter, self._profiled(*group):
             trained = fused.train(stack, clients, starts)
@@ -163,7 +169,7 @@ class ClientWork:
 
     def _client(self, client_id: int, states: ClientStates) -> Client:
         hosted = self.hosted
-        x, y = hosted.to_batch(*self.reader.read(client_id))
+        x, y = hosted.to_batch(*self.prefetch.take(client_id))
         unlabelled = None
         if self.config.labelled is not None:
             x, y, unlabelled = split_labelled(x, y, self.config.labelled, self.config.seed, client_id)
@@ -303,6 +309,7 @@ class ClientWork:
             if trouble_of(error) != "memory":
                 raise
             log.warning("out of memory, trying once more: %s", error)
+        self.prefetch.begin([])
         self.hosted.free_memory()  # outside of `except`: the error's traceback holds the tensors of what failed
         return work()
 

@@ -102,8 +102,9 @@ class Evaluator:
         hosted = self.hosted
         hosted.hold(broadcast)
         hosted.model.load(hosted.weights[0])
+        tables = {name: shared.table for name, shared in hosted.shared.items()}
         return shared_images.compare_images(
-            self.config, hosted.data, hosted.shared, trained, broadcast.t, self._features_of_images
+            self.config, hosted.data, tables, trained, broadcast.t, self._features_of_images
         )
 
     def _losses(self, x: np.ndarray, y: np.ndarray) -> torch.Tensor:

@@ -92,7 +92,7 @@ class HostedModel:
         """A copy of what the client kept from its last pass, on the device."""
         return to_device(states[client_id], self.device) if client_id in states else {}
 
-    def to_batch(self, x: np.ndarray, y: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        """Pixels and labels as normalised tensors on the device."""
+    def to_batch(self, x: np.ndarray | torch.Tensor, y: np.ndarray | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Pixels and labels as normalised tensors on the device, where tensors are already."""
         pixels = to_device(x, self.device).to(torch.float32, memory_format=torch.channels_last)
         return self.normalisation.normalise_(pixels), to_device(y, self.device)

@@ -49,6 +49,7 @@ class Server:
         self.shared_since: dict[str, int] = {}  # part -> round
         self.newly_shared = 0.0  # bytes that each client has yet to download
         self.metrics: dict[str, float] = {}  # what parts report of this round
+        self.notices: list[str] = []  # what parts want people to know
         self.t = 0
         self.averaged_model = 0  # index of the model that `Part.aggregate` is called for
         self.averaged_clients = 0  # that trained it
@@ -90,6 +91,10 @@ class Server:
         self.newly_shared += table.nbytes if bytes_each is None else bytes_each
         self.metrics["shared_bytes"] = sum(table.nbytes for table in self.shared.values())
 
+    def notify(self, text: str) -> None:
+        """Tell the user something in one line: it is printed, and recorded among the events."""
+        self.notices.append(text)
+
     # -- called by the simulation ------------------------------------------------------------------------------------
 
     def hello(self) -> None:
@@ -114,11 +119,11 @@ class Server:
         extras = {part.name: to_host(part.broadcast(self)) for part in self.config.parts}
         return extras, size_in_bytes(extras)
 
-    def take_news(self) -> tuple[dict[str, float], dict[str, Any], float]:
-        """What parts have reported since the last call, references to what they share, and its new bytes."""
-        metrics, newly_shared = self.metrics, self.newly_shared
-        self.metrics, self.newly_shared = {}, 0.0
-        return metrics, self.shared_references, newly_shared
+    def take_news(self) -> tuple[dict[str, float], dict[str, Any], float, list[str]]:
+        """What parts have reported since the last call, references to what they share, its new bytes, and notices."""
+        metrics, newly_shared, notices = self.metrics, self.newly_shared, self.notices
+        self.metrics, self.newly_shared, self.notices = {}, 0.0, []
+        return metrics, self.shared_references, newly_shared, notices
 
     def route(self, part_name: str, t: int, clients: list[int]) -> dict[int, int]:
         """Which model each client trains, where it is not the first."""
@@ -184,7 +189,7 @@ class Server:
         self.state = to_device(kept["state"], self.device) if self.config.parts else {}
         for part_name, (self.t, table) in shared.items():
             self.share(part_name, table)
-        self.metrics, self.newly_shared = {}, 0.0
+        self.metrics, self.newly_shared, self.notices = {}, 0.0, []
         return list(self.weights)
 
     def export(self) -> tuple[list[dict[str, np.ndarray]], dict[str, dict[str, Any]]]:

@@ -168,7 +168,7 @@ class Simulation:
         for batch in checkpoint.states:
             self.states |= dict.fromkeys((client for client, _ in batch), self.runner.put(batch))
         self.weights = self.runner.call_server(Server.restore, checkpoint.server, checkpoint.shared)
-        _, self.shared, _ = self.ask(Server.take_news)
+        _, self.shared, _, _ = self.ask(Server.take_news)
 
     def save(self, t: int, begun: BegunRound | None = None, last: bool = False) -> None:
         """Begin a checkpoint, which is written while the next round runs, or the next pass of a begun round."""
@@ -372,8 +372,10 @@ class Simulation:
 
     def hear_news(self, metrics: RoundMetrics) -> None:
         """Take what the parts reported at the server, and what they share now."""
-        reported, self.shared, newly_shared = self.ask(Server.take_news)
+        reported, self.shared, newly_shared, notices = self.ask(Server.take_news)
         metrics.reported |= reported
+        for text in notices:
+            self.runner.on_event("notice", round=metrics.round, text=text)
         metrics.bytes_down += round(self.config.clients * newly_shared)  # every client downloads it once
 
     # -- after the last round ----------------------------------------------------------------------------------------

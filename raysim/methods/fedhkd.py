@@ -34,7 +34,7 @@ class FedHKD(Part):
 
     def fused_loss(self, clients, step):
         def heads(means: Tensor) -> Tensor:
-            return step.model.head(means.repeat(len(clients), 1, 1))
+            return step.model.head(means.expand(len(clients), -1, -1))
 
         return self.term(clients[0], heads, step.real_features, step.real_y, step.real_share)
 

@@ -43,6 +43,10 @@ class FedPA(Part):
     gamma_ad: float = setting(
         0.15, "reward for distance from the prototypes in the generator's loss (γ_ad, eq. 8)", minimum=0
     )
+    ad_reach: float | None = setting(
+        None, "no reward beyond this many times the distance to the nearest other prototype; by default no limit",
+        above=0,
+    )  # fmt: skip
     pairs: Literal["same", "different", "all"] = setting(
         "same", "labels of the pairs that diversity keeps apart (eq. 7: same)"
     )
@@ -117,7 +121,7 @@ class FedPA(Part):
         if "generator" in broadcast and (weight := self.at("lambda_ge", t)):
             made = zip(*(next(client.scratch[self.name]["made"]) for client in clients), strict=True)
             generated, labels = map(torch.stack, made)
-            share = generated.new_full(labels.shape, 1 / labels.shape[1])
+            share = torch.full(labels.shape, 1 / labels.shape[1], device=labels.device)
             terms.append(weight * cross_entropies(step.model.head(generated), labels, share))
         if "prototypes" in broadcast and (weight := self.at("lambda_po", t)):
             distances = self.distance(step.real_features, step.real_y, broadcast["prototypes"], broadcast["known"])
@@ -171,7 +175,11 @@ class FedPA(Part):
         if self.gamma_div:
             losses["div"] = self.gamma_div, lambda h, y, z: self.diversity(h, y, z, self.pairs)
         if self.gamma_ad and "prototypes" in state:
-            losses["ad"] = -self.gamma_ad, lambda h, y, z: self.distance(h, y, state["prototypes"], state["known"])
+            known, limits = (state["prototypes"], state["known"]), torch.full((), torch.inf, device=server.device)
+            if self.ad_reach is not None:
+                limits = self.ad_reach * gen.nearest_prototype(self.distance, *known)
+            limits = limits.expand(len(state["known"]))
+            losses["ad"] = -self.gamma_ad, lambda h, y, z: self.distance(h, y, *known).minimum(limits[y])
         if server.t == 1:
             features, labels = self.sample_features(server)
             server.metrics |= gen.measure(features, labels, "generator.untrained_")

@@ -42,8 +42,9 @@ class FixMatch(Part):
 
     def augmented(self, client: "Client") -> Iterator[tuple[Tensor, Tensor]]:
         """Weakly and strongly augmented batches of unlabelled images; drawn now, and augmented block by block."""
-        has_some = client.unlabelled is not None and len(client.unlabelled)
-        images, size = client.unlabelled if has_some else client.x, client.config.unlabelled_batch
+        images, size = client.x, client.config.unlabelled_batch
+        if client.unlabelled is not None and len(client.unlabelled):
+            images = client.unlabelled
         draws = {name: client.stream(f"{self.name}/{name}") for name in ("rows", "weak", "strong")}
         counts = [min(BLOCK, client.steps - first) for first in range(0, client.steps, BLOCK)]
         rows = [np.concatenate([draws["rows"].integers(len(images), size=size) for _ in range(n)]) for n in counts]

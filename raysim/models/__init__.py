@@ -34,6 +34,11 @@ def with_decoder() -> list[str]:
     return [name for name, model in all_models().items() if model.decodes]
 
 
+def with_maps() -> list[str]:
+    """The classifiers that give their convolution maps by themselves."""
+    return [name for name, model in all_models().items() if model.has_maps]
+
+
 def check(name: str, shape: Shape, classes: int) -> None:
     """Raise an InputError unless this classifier exists and accepts images of this shape (channels, height, width)."""
     known = all_models()

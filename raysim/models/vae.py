@@ -13,6 +13,8 @@ class VaeClassifier(nn.Module):
     `decoder(z)` gives pixels in [0, 1]. `log_variance(encoder(x))` serves to sample z, in training only.
     """
 
+    has_maps = True  # as a Classifier may have
+
     def __init__(self, encoder: nn.Module, encoded: int, latent: int, decoder: nn.Module, classes: int):
         super().__init__()
         self.feature_size = latent
@@ -29,6 +31,14 @@ class VaeClassifier(nn.Module):
     def latent_mean(self, encoded: Tensor) -> Tensor:
         """The latent means of encoded images."""
         return self.mean(encoded).sigmoid()
+
+    def maps(self, x: Tensor) -> Tensor:
+        """The flattened output of the convolutions: encoded images."""
+        return self.encoder(x)
+
+    def features_of(self, maps: Tensor) -> Tensor:
+        """The features that follow from `maps(x)`."""
+        return self.latent_mean(maps)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.features(x))

@@ -96,6 +96,10 @@ class Reporter(Callback):
         self.say(round_line(metrics, self.rounds, left))
         self.reached(metrics.round)
 
+    def on_event(self, kind: str, details: dict[str, Any]) -> None:
+        if kind == "notice":
+            self.say(f"note: {details['text']}")
+
     def on_result(self, result: Result) -> None:
         if result.privacy:
             self.say(f"privacy: {describe(result.privacy)}")

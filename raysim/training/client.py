@@ -92,11 +92,6 @@ class Client:
         """The number of local steps in a round."""
         return self.config.local_steps or (self.config.local_epochs or 1) * self.steps_per_epoch
 
-    @property
-    def global_parameters(self) -> list[torch.Tensor]:
-        """The broadcast parameters, in the order of `model.parameters`."""
-        return [self.model.view(self.global_weights, name) for name in self.model.parameter_names]
-
     def stream(self, purpose: str) -> np.random.Generator:
         """The client's random draws of this round for a purpose, such as `f"{self.name}/noise"` in a part."""
         return stream(self.config.seed, purpose, self.t, self.id)
@@ -226,7 +221,9 @@ def train(client: Client) -> dict[str, float]:
         terms |= add_pulls(client)
         optimizer.step()
         for name, term in terms.items():
-            reported.setdefault(name, []).append(term.detach())
+            # A graph writes its outputs again in the next step.
+            kept = term.detach().clone() if client.config.compile == "cuda-graphs" else term.detach()
+            reported.setdefault(name, []).append(kept)
     module.eval()
     return {name: math.fsum(torch.stack(values).tolist()) / client.steps for name, values in reported.items()}
 

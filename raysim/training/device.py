@@ -49,7 +49,8 @@ def prepare_torch(config: RunConfig, use_gpu: bool = True) -> torch.device:
     if not config.fast_nondeterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the device is first used
         torch.use_deterministic_algorithms(True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # it would write every new tensor twice
+        # It would write every new tensor twice.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         torch.backends.cudnn.benchmark = False
     return torch.device(kind.type, 0)  # the only one that Ray leaves visible
 
@@ -103,7 +104,11 @@ def autocast(config: RunConfig, device: torch.device) -> torch.autocast:
 
 
 def compiled(function: Callable, config: RunConfig, device: torch.device) -> Callable:
-    """The function, compiled as --compile says, once per actor: all batches but an epoch's last have one shape."""
+    """The forward pass of a local step, compiled as --compile says, for whole batches.
+
+    Others, such as an epoch's last, run as they are. So what is compiled depends on the configuration and the data:
+    torch compiles the first eight shapes only, and these would depend on which clients an actor saw first.
+    """
     if config.compile == "no":
         return function
     if config.compile == "cuda-graphs" and device.type != "cuda":
@@ -111,7 +116,8 @@ def compiled(function: Callable, config: RunConfig, device: torch.device) -> Cal
     if device.type == "cpu" and not any(map(shutil.which, ("g++", "clang++", "c++"))):
         raise InputError("--compile needs a C++ compiler on the CPU (g++), and there is none; leave it out")
     mode = "reduce-overhead" if config.compile == "cuda-graphs" else None
-    return torch.compile(function, mode=mode, dynamic=False)
+    fast = torch.compile(function, mode=mode, dynamic=False)
+    return lambda module, x, y: (fast if len(y) == config.batch_size else function)(module, x, y)
 
 
 def fingerprint(device: torch.device) -> dict[str, object]:

@@ -20,8 +20,8 @@ QUICK = {
     "fedgen_reference": {"fedpa_reference.gen_steps": 3},
     "fedpa": {"fedpa.gen_steps": 3},
     "fedpa_reference": {"fedpa_reference.gen_steps": 3},
-    "hfmds": {"hfmds.every": 2, "hfmds.steps": 2, "hfmds.per_client": 4},
-    "fmds": {"hfmds.every": 2, "hfmds.steps": 2, "hfmds.per_client": 4},
+    "hfmds": {"hfmds.first": 2, "hfmds.steps": 2, "hfmds.per_client": 4},
+    "fmds": {"hfmds.first": 2, "hfmds.steps": 2, "hfmds.per_client": 4},
     "fixmatch": {"labelled": 12, "unlabelled_batch": 8, "fixmatch.threshold": 0.1},
     "mixup": {"labelled": 12, "unlabelled_batch": 8, "mixup.threshold": 0.1},
     "sdafl": {"sdafl.server_steps": 2, "sdafl.threshold": 0.1, "sdafl.gan_slice": 1}

@@ -88,7 +88,7 @@ def test_methods(settings):
     "method", ["fedpa", "fedpa_reference", "fedgen", "fedgen_reference", "hfmds", "hfmds+fedpa+fedprox"]
 )
 def test_methods_that_need_what_the_round_before_gave(method):
-    synthesis = {"hfmds.every": 1, "hfmds.steps": 2, "hfmds.per_client": 10, "hfmds.alpha": 0.5}
+    synthesis = {"hfmds.every": 1, "hfmds.steps": 2, "hfmds.per_client": 10, "hfmds.layer": "features"}
     synthesis = synthesis if "hfmds" in method else {}
     fused, single = assert_equal_to_rounding(rounds=2, tolerance=1e-3, method=method, **synthesis)
     assert fused.history[-1]["terms"]

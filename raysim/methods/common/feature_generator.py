@@ -57,6 +57,13 @@ def prototype_distance(features: Tensor, labels: Tensor, prototypes: Tensor, kno
     return torch.linalg.vector_norm(features - prototypes[labels], dim=-1) * known[labels]
 
 
+def nearest_prototype(distance: Callable[..., Tensor], prototypes: Tensor, known: Tensor) -> Tensor:
+    """Each class's distance from its prototype to the nearest other one; infinite where there is no other."""
+    classes = torch.arange(len(known), device=known.device)
+    apart = torch.stack([distance(prototypes, y.expand(len(known)), prototypes, known) for y in classes])
+    return apart.masked_fill((classes[:, None] == classes) | ~known, torch.inf).amin(1)
+
+
 def counted_pairs(labels: Tensor, pairs: str) -> Tensor:
     """Which pairs of samples count: those with the `same` label, with `different` ones, or `all` (FedGen)."""
     same = labels[:, None] == labels

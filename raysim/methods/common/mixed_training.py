@@ -21,8 +21,10 @@ class MixedTraining(Part):
             client.scratch[self.name] |= {"rows": rows} if client.config.fuse > 1 else {"drawn": shared.batches(rows)}
 
     def begin_fused(self, clients: list[Client], stack: Stack) -> None:
-        rows = [client.scratch[self.name].get("rows") for client in clients]
-        stack.scratch[self.name] = {"drawn": shared_batches(clients[0].shared[self.name], rows)} if rows[0] else {}
+        stack.scratch[self.name] = {}
+        if "rows" in clients[0].scratch[self.name]:  # as at all clients
+            rows = [client.scratch[self.name]["rows"] for client in clients]
+            stack.scratch[self.name]["drawn"] = shared_batches(clients[0].shared[self.name], rows)
 
     def ce_weight(self, client: Client) -> float:
         return 1.0 if client.shared.get(self.name) is None else self.alpha

@@ -169,8 +169,8 @@ class Gan:
                 given.append(draw.integers(samples, size=part.gan_batch))
                 inputs.append(draw.standard_normal((part.gan_batch, part.noise), dtype=np.float32))
         generator = iter(zip(upload_all(given, device), upload_all(inputs, device), strict=True))
-        each = zip(*(upload_all(drawn, device) for drawn in (rows, mixes, noises)), due, strict=True)
-        return (StepDraws(*drawn, next(generator) if step else None) for *drawn, step in each)
+        each = zip(upload_all(rows, device), upload_all(mixes, device), upload_all(noises, device), due, strict=True)
+        return (StepDraws(at, mix, noise, next(generator) if step else None) for at, mix, noise, step in each)
 
     @torch.no_grad()
     def sample(self, conditions: Tensor, draw: np.random.Generator) -> Tensor:

@@ -24,6 +24,11 @@ GENERATOR = {
     "inter": "between classes",
 }  # fmt: skip
 
+SYNTHESIS = {
+    "ratio": "gradient of matching ÷ of cross-entropy, at first", "matching_start": "matching loss at first",
+    "matching_end": "at the end", "cosine_end": "cosine to the target", "ce_end": "cross-entropy", "psnr": "PSNR",
+}  # fmt: skip
+
 
 def write_report(path: str | Path, out: str | Path | None = None) -> Path:
     """Write the report of a run directory, by default as its report.html, and return the page's path."""
@@ -145,8 +150,20 @@ def _synthetic(page: Page, run: Run) -> None:
         specs.lines([specs.curve("psnr", [*similar])], "decibel") if len(similar) > 1 else None,  # one is at the top
         "of synthetic images and the real ones they were made from",
     )
-    measures = _image_measures(run)
-    page.section("Synthetic images", image_pairs(run), chart and f'<div class="charts">{chart}</div>', measures)
+    made = [metrics for metrics in run.history if any(map(_of_synthesis, metrics.reported))]
+    found = {key for metrics in made for key in metrics.reported}
+    keys = [key for name in SYNTHESIS for key in sorted(found) if key.endswith(f".{name}")]
+    rows = [[f"round {metrics.round}", *(text_of(metrics.reported.get(key)) for key in keys)] for metrics in made]
+    heads = ["a synthesis: means over its images", *(SYNTHESIS[key.rpartition(".")[2]] for key in keys)]
+    page.section(
+        "Synthetic images", image_pairs(run), chart and f'<div class="charts">{chart}</div>',
+        table(heads, rows, numbers=tuple(range(1, len(heads)))) if rows else "", _image_measures(run),
+    )  # fmt: skip
+
+
+def _of_synthesis(key: str) -> bool:
+    """Whether a part reports this of a synthesis; other parts, too, have a PSNR."""
+    return key.rpartition(".")[2] in SYNTHESIS.keys() - {"psnr"}
 
 
 def _image_measures(run: Run) -> str:
@@ -239,7 +256,7 @@ def _further(page: Page, run: Run) -> None:
     similar = {key for key in keys if key == "psnr" or key.endswith(".psnr")}
     shown = {"shared_bytes"} | ({"psnr"} if len(similar) > 2 else similar)  # in other sections, unless several differ
     charts, once = [], []
-    for key in sorted(key for key in keys - shown if not key.startswith("generator.")):
+    for key in sorted(key for key in keys - shown if not (key.startswith("generator.") or _of_synthesis(key))):
         points = _reported(run, key)
         if len(points) == 1:
             ((t, value),) = points
