@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from raysim.api import Comparison, Plan, Run, compare, open_run, plan, resume, run, sweep
+    from raysim.api import Comparison, Plan, Run, compare, open_run, plan, resume, run, search, sweep
     from raysim.cli import job
     from raysim.data.partitions import Partitioner
     from raysim.engine.callbacks import Callback
@@ -37,13 +37,14 @@ _EXPORTS = {
     "plan": _API,
     "resume": _API,
     "run": _API,
+    "search": _API,
     "setting": "raysim.settings",
     "sweep": _API,
 }
 
 __all__ = [
     "Callback", "Comparison", "InputError", "Part", "Partitioner", "Plan", "PlanError", "RaysimError", "Run", "Upload",
-    "__version__", "compare", "job", "open_run", "plan", "resume", "run", "setting", "sweep",
+    "__version__", "compare", "job", "open_run", "plan", "resume", "run", "search", "setting", "sweep",
 ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ object itself. Errors are exceptions of one line (raysim.RaysimError); Ctrl-C is
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -17,19 +17,18 @@ from rich.console import Console
 
 from raysim import methods as all_methods
 from raysim import single_run
-from raysim.config import CALL, RunConfig, from_record, load_layers, resolve
+from raysim.config import CALL, RunConfig, load_layers, resolve
 from raysim.data.own import name_of_data
+from raysim.definitions import given as given_object
 from raysim.definitions import name_of
 from raysim.engine.ray_runner import cluster
 from raysim.engine.ray_runner.plan import Plan
-from raysim.errors import InputError
 from raysim.experiments import grid, scheduler
 from raysim.finished_run import Run, framed, open_run
 from raysim.observe.progress import Reporter
 from raysim.settings import Given
-from raysim.storage.formats import read_config
 
-__all__ = ["Comparison", "Plan", "Run", "compare", "open_run", "plan", "resume", "run", "sweep"]
+__all__ = ["Comparison", "Plan", "Run", "compare", "open_run", "plan", "resume", "run", "search", "sweep"]
 
 
 def run(*, progress: bool = True, **settings: Any) -> Run:
@@ -49,16 +48,7 @@ def resume(path: str | PathLike[str], *, progress: bool = True, **settings: Any)
 
     It has its own settings; give those that say where and how to run it, and the objects that it was given.
     """
-    folder = _existing(path)
-    source = str(folder / "config.json")
-    given = _plain(settings)
-    recorded = read_config(folder)["settings"]
-    for key in OBJECTS & given.keys():  # the settings of an own part are known only with its class
-        if isinstance(given[key], Given) and given[key] == recorded.get(key):
-            recorded = recorded | {key: given[key]}
-    layer = from_record(recorded, source) | {"overwrite": False}
-    here = {"resume": True, "out": str(folder.resolve())}
-    return _run(resolve([(source, layer), (CALL, given | here)]), progress)
+    return _run(single_run.to_resume(str(path), _plain(settings), CALL), progress)
 
 
 def plan(**settings: Any) -> Plan:
@@ -76,6 +66,7 @@ class Comparison:
     path: Path
     runs: tuple[Run, ...]
     table: str
+    best: Run | None = None  # of a search
 
     def _repr_html_(self) -> str:
         return framed(self.path / "report.html")
@@ -101,6 +92,23 @@ def sweep(
     lists = {"seeds": [str(seed) for seed in seeds]}
     lists["over"] = [f"{key}={','.join(map(str, values))}" for key, values in (over or {}).items()]
     return _many(grid.sweep({key: values for key, values in lists.items() if values}, _plain(settings), name), progress)
+
+
+def search(
+    over: Mapping[str, Any], *, trials: int = 10, scheduler: str = "asha", grace: int | None = None,
+    reduction: int | None = None, progress: bool = True, **settings: Any,
+) -> Comparison:  # fmt: skip
+    """Settings drawn at random, as `raysim search` does: `over={"lr": "loguniform:1e-4,1e-1"}`, or spaces of ray.tune.
+
+    The same call again goes on where it stopped; `best` of the result is the best trial.
+    """
+    from raysim.experiments import search as searching  # imported here, since it needs Ray Tune
+
+    own = {"trials": trials, "scheduler": scheduler, "grace": grace, "reduction": reduction}
+    flags = _plain(settings) | {key: value for key, value in own.items() if value is not None}
+    planned = searching.plan_search(over, flags)
+    best = searching.run_search(planned, _reporter(progress))
+    return replace(_compared(planned.grid), best=_opened(best.folder, best.config) if best else None)
 
 
 # -- inside ------------------------------------------------------------------------------------------------------------
@@ -133,15 +141,9 @@ def _named(key: str, value: Any) -> Given:
     if key == "callback":
         value = list(value) if isinstance(value, list | tuple) else [value]
         return Given(",".join(map(name_of, value)), value)
-    is_data = key == "dataset" and not callable(value)
-    return Given(name_of_data(value) if is_data else name_of(value), value)
-
-
-def _existing(path: str | PathLike[str]) -> Path:
-    folder = Path(path)
-    if not (folder / "config.json").exists():
-        raise InputError(f"resume: '{path}' is not a run directory; give the path of one")
-    return folder
+    if key == "dataset" and not callable(value):
+        return Given(name_of_data(value), value)
+    return given_object(value)
 
 
 def _reporter(progress: bool) -> Reporter:
@@ -151,10 +153,18 @@ def _reporter(progress: bool) -> Reporter:
 
 def _run(config: RunConfig, progress: bool) -> Run:
     path, _ = single_run.run(config, _reporter(progress))
+    return _opened(path, config)
+
+
+def _opened(path: Path | str, config: RunConfig) -> Run:
     return open_run(path, model=config.model if isinstance(config.model, Given) else None)
 
 
 def _many(planned: grid.Grid, progress: bool) -> Comparison:
     scheduler.run_grid(planned, _reporter(progress))
+    return _compared(planned)
+
+
+def _compared(planned: grid.Grid) -> Comparison:
     table = (planned.folder / "table.md").read_text(encoding="utf-8")
-    return Comparison(planned.folder, tuple(open_run(each.folder) for each in planned.runs), table)
+    return Comparison(planned.folder, tuple(_opened(each.folder, each.config) for each in planned.runs), table)

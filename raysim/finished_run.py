@@ -8,15 +8,16 @@ from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import finalize
 
-from raysim import models
+from raysim import definitions, models
 from raysim.data.images import decode
 from raysim.data.normalisation import Normalisation
-from raysim.definitions import name_of
 from raysim.engine.round_metrics import RoundMetrics
 from raysim.errors import InputError
 from raysim.settings import Given
 from raysim.storage.formats import DamagedFile
+from raysim.storage.remote import Mirror, is_remote
 from raysim.storage.run_reader import read_run
 
 if TYPE_CHECKING:
@@ -43,6 +44,11 @@ class Run:
 
     def __init__(self, path: str | PathLike[str], model: Given | None = None):
         """`model`: the own model that the run was given in Python, if it was, to build it again."""
+        if is_remote(where := str(path)):
+            mirror = Mirror(where)
+            finalize(self, mirror.discard)
+            mirror.fetch()
+            path = mirror.folder
         self._read = read_run(path)
         self._model = model
         self.path = self._read.path
@@ -132,7 +138,7 @@ class Run:
 
 def open_run(path: str | PathLike[str], *, model: Any = None) -> Run:
     """A run directory for reading; give the `model` if it was a class of a notebook or a script."""
-    given = model if isinstance(model, Given | None) else Given(name_of(model), model)
+    given = model if isinstance(model, Given | None) else definitions.given(model)
     return Run(path, given)
 
 

@@ -51,7 +51,7 @@ class Callbacks(Callback):
     def on_round(self, metrics: RoundMetrics) -> str | bool | None:
         """Tell all of them, and then say whether one wants the run to end: the first answer counts."""
         answers = [callback.on_round(metrics) for callback in self.callbacks]
-        return next(filter(None, answers), None)
+        return next((answer for answer in answers if answer), None)
 
     def on_event(self, kind: str, details: dict[str, Any]) -> None:
         for callback in self.callbacks:

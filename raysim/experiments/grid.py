@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from raysim import methods
 from raysim.config import RunConfig, from_command_line, load_layers, resolve, take
@@ -17,6 +17,7 @@ from raysim.engine.stopping import length_settings
 from raysim.errors import InputError
 from raysim.experiments.sweeps import SWEEPS, Axis, Sweep
 from raysim.settings import flag, nearest
+from raysim.storage.remote import is_remote
 from raysim.storage.run_directory import finished_run, results_folder
 
 # Flags of these commands that take several values. All settings of a run are flags too.
@@ -24,11 +25,12 @@ LISTS = {
     "methods": "what to compare, e.g. fedavg hfmds hfmds+fedpa",
     "seeds": "of every row, e.g. 0 1 2; the table has their mean and standard deviation",
     "partitions": " or ".join(", ".join(partitions.short_forms()).rsplit(", ", 1)),
-    "over": "sweep: settings and their values, e.g. hfmds.mu=0,0.5,1 lr=0.1,0.01; all combinations",
+    "over": "sweep: settings and their values, e.g. hfmds.mu=0,0.5,1 lr=0.1,0.01; all combinations. search: settings "
+    "and spaces, e.g. hfmds.mu=uniform:0,1 lr=loguniform:1e-4,1e-1",
 }
 
 
-Lists = dict[str, list[str]]  # a flag of LISTS -> its values
+Lists = dict[str, list[Any]]  # a flag of LISTS -> its values: words, or in Python methods as objects
 Flags = dict[str, object]
 
 
@@ -53,6 +55,11 @@ class PlannedRun:
         return Path(self.config.out)
 
     @property
+    def alone(self) -> RunConfig:
+        """The configuration without what the grid has added to it."""
+        return dataclasses.replace(self.config, out=None, resume=False)
+
+    @property
     def finished(self) -> bool:
         """Whether the run directory is that of a whole run, as long as it is to be."""
         return bool(finished_run(self.config, self.folder))
@@ -70,9 +77,9 @@ class Grid:
 def from_words(command: str, words: list[str]) -> Grid:
     """The grid that `compare` or `sweep` followed by these words asks for."""
     if command == "compare":
-        return compare(*_read(words))
+        return compare(*read(words))
     name = words[0] if words and not words[0].startswith("--") else None
-    return sweep(*_read(words[1:] if name else words), name)
+    return sweep(*read(words[1:] if name else words), name)
 
 
 def compare(lists: Lists, flags: Flags) -> Grid:
@@ -82,7 +89,7 @@ def compare(lists: Lists, flags: Flags) -> Grid:
         raise InputError("compare: say which with --methods, e.g. --methods fedavg fedprox hfmds")
     if "method" in flags or "over" in lists:
         raise InputError("compare takes --methods; use `raysim sweep --over …` for a grid of other settings")
-    by_method: Axis = {name: {"method": name} for name in names}
+    by_method: Axis = dict(map(_method, names))
     axes = (by_method, _partitions(lists.pop("partitions", [])))
     return _grid("compare", Sweep("", {}, axes), flags, lists.get("seeds"))
 
@@ -96,7 +103,7 @@ def sweep(lists: Lists, flags: Flags, name: str | None = None) -> Grid:
     if not name and not lists.get("over"):
         raise InputError("sweep: give a name (`raysim sweeps` lists them), or --over key=value,value …")
     if name and name not in SWEEPS:
-        raise InputError(f"sweep: unknown sweep '{name}'{nearest(name, SWEEPS, '; see `raysim sweeps`')}")
+        raise unknown_sweep(name)
     if name and "preset" in flags:
         raise InputError(f"sweep {name} has a preset of its own; change single settings, e.g. --rounds 20")
     if name:
@@ -104,10 +111,22 @@ def sweep(lists: Lists, flags: Flags, name: str | None = None) -> Grid:
     return _grid("sweep", Sweep("", {}, tuple(map(_over, lists["over"]))), flags, lists.get("seeds"))
 
 
+def unknown_sweep(name: str) -> InputError:
+    """An error with the sweep that was meant, if it is nearly called that, or with those of the same paper."""
+    siblings = [known for known in SWEEPS if known.partition("-")[0] == name.partition("-")[0]]
+    otherwise = f"; there are {', '.join(siblings)}" if siblings else "; see `raysim sweeps`"
+    return InputError(f"sweep: unknown sweep '{name}'{nearest(name, SWEEPS, otherwise, similar=0.85)}")
+
+
+def of_points(name: str, points: Axis, flags: dict[str, object]) -> Grid:
+    """The grid with a row for each of these points; other flags are settings of every run."""
+    return _grid(name, Sweep("", {}, (points,)), flags, None)
+
+
 # -- inside ------------------------------------------------------------------------------------------------------------
 
 
-def _read(words: list[str]) -> tuple[Lists, Flags]:
+def read(words: list[str]) -> tuple[Lists, Flags]:
     """The flags that take several values, separated by blanks or commas, and the other flags."""
     lists: dict[str, list[str]] = {}
     rest: list[str] = []
@@ -124,6 +143,14 @@ def _read(words: list[str]) -> tuple[Lists, Flags]:
         elif word:
             lists[key] += [word] if key == "over" else [item for item in word.split(",") if item]
     return lists, from_command_line(rest)
+
+
+def _method(name: Any) -> tuple[str, dict[str, object]]:
+    """A method as a point of an axis: by its name, or as parts given in Python."""
+    if isinstance(name, str):
+        return name, {"method": name}
+    method, settings = methods.of_objects(name)
+    return str(method), settings | {"method": method}
 
 
 def _partitions(texts: list[str]) -> Axis:
@@ -145,6 +172,10 @@ def _grid(name: str, sweep: Sweep, flags: dict[str, object], seeds: list[str] | 
     command = name.partition("-")[0]
     flags = dict(flags)
     out, at_once = take(flags, "out"), _count(take(flags, "at_once"))
+    if is_remote(out):
+        raise InputError(
+            f"{command}: --out {out}: many runs are kept in a folder of this machine, or a shared one; give one"
+        )
     flags.pop("resume", None)  # every run of a grid is resumed
     if flags.pop("overwrite", "false") != "false":
         raise InputError(f"{command} goes on with what is there; to begin anew give another --out")
@@ -178,7 +209,7 @@ def _fitting(flags: dict[str, object], own: dict[str, Any], axes: list[Axis]) ->
         return flags
     parts = {
         method: set(methods.part_classes(methods.expand(method)[0]))
-        for method in (str(point["method"]) for axis in axes for point in axis.values() if "method" in point)
+        for method in (cast(str, point["method"]) for axis in axes for point in axis.values() if "method" in point)
     }
     elsewhere = set().union(*parts.values()) - parts[own["method"]]
     return {key: value for key, value in flags.items() if key.rpartition(".")[0] not in elsewhere}

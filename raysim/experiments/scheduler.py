@@ -16,7 +16,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any, TextIO
 
 import psutil
 
@@ -25,15 +27,19 @@ from raysim.data import partitions
 from raysim.engine.ray_runner import cluster
 from raysim.engine.ray_runner.plan import Node, make_plan
 from raysim.errors import InputError, PlanError, RaysimError
+from raysim.experiments import objects
 from raysim.experiments.grid import Grid, PlannedRun
 from raysim.experiments.table import write_table
 from raysim.methods.base import Part
 from raysim.observe.progress import Reporter, duration
 from raysim.observe.report import write_comparison
+from raysim.observe.search_trial import PIPES
 from raysim.settings import as_dict, flag
-from raysim.single_run import largest_client, prepare
+from raysim.single_run import idle_parts, largest_client, prepare
 from raysim.storage.formats import read_summary
 from raysim.storage.run_directory import rounds_done, run_directory
+
+Judge = Callable[[PlannedRun, int, float], str]  # why a run with this accuracy after a round ends there, if it does
 
 REPORT_SECONDS = 60.0  # between lines of progress, where there is no bar
 END_SECONDS = 12.0  # that runs have to end after SIGTERM; less than we have ourselves (engine/signals.py)
@@ -46,9 +52,12 @@ DATA_SETTINGS = (
 )  # fmt: skip
 
 
-def run_grid(grid: Grid, reporter: Reporter) -> None:
-    """Run all of a grid, and write their table and one report about them; a RaysimError if a run failed."""
-    scheduler = RunScheduler(grid, reporter, on_finish=lambda: write_table(grid, scheduler.failed))
+def run_grid(grid: Grid, reporter: Reporter, judge: Judge | None = None) -> None:
+    """Run all of a grid, and write their table and one report about them; a RaysimError if a run failed.
+
+    Runs report every accuracy to the `judge`, if there is one, and end early where it gives a reason.
+    """
+    scheduler = RunScheduler(grid, reporter, lambda: write_table(grid, scheduler.failed), judge)
     try:
         failed = scheduler.run()
     except KeyboardInterrupt:
@@ -115,14 +124,17 @@ def flags(config: RunConfig) -> list[str]:
 class RunScheduler:
     """Runs what is not finished of a grid, as many runs at once as fit; `on_finish` is called after each run."""
 
-    def __init__(self, grid: Grid, reporter: Reporter, on_finish: Callable[[], object] = lambda: None):
-        self.grid, self.reporter, self.on_finish = grid, reporter, on_finish
+    def __init__(
+        self, grid: Grid, reporter: Reporter, on_finish: Callable[[], object] = lambda: None,
+        judge: Judge | None = None,
+    ):  # fmt: skip
+        self.grid, self.reporter, self.on_finish, self.judge = grid, reporter, on_finish, judge
         for run in grid.runs:
             run_directory(run.config)  # raises if it cannot be written, or holds another run
         self.waiting = [run for run in grid.runs if not run.finished]
         self.running: dict[PlannedRun, tuple[subprocess.Popen[bytes], list[Node]]] = {}
         self.failed: dict[PlannedRun, str] = {}
-        self.ended: queue.SimpleQueue[PlannedRun] = queue.SimpleQueue()
+        self.news: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()  # what threads hear, to be dealt with
 
     def run(self) -> dict[PlannedRun, str]:
         """Run all of them, and return the reason for each that failed."""
@@ -152,8 +164,17 @@ class RunScheduler:
 
     def _check_data(self) -> int:
         """Load and deal each kind of data once, so that errors in it show now; returns the largest client's bytes."""
-        kinds = {tuple(getattr(run.config, key) for key in DATA_SETTINGS): run.config for run in self.waiting}
-        return max(largest_client(config, *prepare(config)) for config in kinds.values())
+        kinds: dict[tuple[Any, ...], list[PlannedRun]] = {}
+        for run in self.waiting:
+            kinds.setdefault(tuple(getattr(run.config, key) for key in DATA_SETTINGS), []).append(run)
+        largest, warnings = 0, dict[str, None]()
+        for runs in kinds.values():
+            dataset, dealt = prepare(runs[0].config)
+            largest = max(largest, *(largest_client(run.config, dataset, dealt) for run in runs))
+            warnings |= dict.fromkeys(f"{run.row}: {text}" for run in runs for text in idle_parts(run.config, dealt))
+        for text in warnings:
+            self.reporter.say(f"warning: {text}")
+        return largest
 
     def _find_units(self) -> list[Node]:
         threads = max(run.config.threads for run in self.waiting)
@@ -187,17 +208,15 @@ class RunScheduler:
     # -- while they run ----------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        reported = time.monotonic()
+        self.reported = time.monotonic()  # when something was said last
         while self.waiting or self.running:
             while self.waiting and self.free and len(self.running) < self.at_once:
                 self._start(self.waiting.pop(0))
-            try:
-                self._finish(self.ended.get(timeout=1.0 if self.reporter.bar else REPORT_SECONDS))
-                reported = time.monotonic()
-            except queue.Empty:
-                if time.monotonic() - reported >= REPORT_SECONDS:
-                    reported = time.monotonic()
-                    self.reporter.say(self._progress())
+            with suppress(queue.Empty):
+                self.news.get(timeout=1.0 if self.reporter.bar else REPORT_SECONDS)()
+            if time.monotonic() - self.reported >= REPORT_SECONDS:
+                self.reported = time.monotonic()
+                self.reporter.say(self._progress())
             self.reporter.reached(self._rounds())
 
     def _start(self, run: PlannedRun) -> None:
@@ -215,18 +234,50 @@ class RunScheduler:
             }  # fmt: skip
         run.folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "raysim", "run", *flags(run.config)]
-        with open(run.folder / "log.txt", "wb") as log:
+        handed_over, heard = objects.handed_over(run.config), self._heard(run)
+        with open(run.folder / "log.txt", "wb") as log, handed_over as own, heard as pipes:
+            if pipes:
+                environment |= {PIPES: ",".join(map(str, pipes))}
             # In a session of its own: Ctrl-C reaches only this process, which ends the runs in order.
             process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                pass_fds=[self.lock],
+                command, env=environment | own, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True, pass_fds=[self.lock, *pipes, *map(int, own.values())],
             )  # fmt: skip
         self.running[run] = process, share
         threading.Thread(target=self._wait_for, args=(run, process), daemon=True).start()
 
     def _wait_for(self, run: PlannedRun, process: "subprocess.Popen[bytes]") -> None:
         process.wait()
-        self.ended.put(run)
+        self.news.put(partial(self._finish, run))
+
+    @contextmanager
+    def _heard(self, run: PlannedRun) -> Iterator[tuple[int, ...]]:
+        """The descriptors by which a run asks the judge and is answered, if there is one; ours again afterwards."""
+        if not self.judge:
+            yield ()
+            return
+        (questions, asking), (answers, answering) = os.pipe(), os.pipe()
+        threading.Thread(target=self._listen, args=(run, questions, answering), daemon=True).start()
+        try:
+            yield asking, answers
+        finally:
+            os.close(asking)
+            os.close(answers)
+
+    def _listen(self, run: PlannedRun, questions: int, answering: int) -> None:
+        """Pass on what a run asks, until it has closed its end."""
+        with os.fdopen(questions) as lines, os.fdopen(answering, "w") as answers:
+            for line in lines:
+                answered = threading.Event()
+                self.news.put(partial(self._answer, run, json.loads(line), answers, answered))
+                answered.wait()
+
+    def _answer(self, run: PlannedRun, asked: dict[str, Any], answers: TextIO, answered: threading.Event) -> None:
+        assert self.judge
+        with suppress(OSError):  # it is gone, and has nothing to hear any more
+            answers.write(json.dumps({"stop": self.judge(run, asked["round"], asked["accuracy"])}) + "\n")
+            answers.flush()
+        answered.set()
 
     def _finish(self, run: PlannedRun) -> None:
         """Take note of a run's end."""
@@ -236,9 +287,11 @@ class RunScheduler:
         if process.returncode == 0 and run.finished:
             summary = read_summary(run.folder)
             outcome = f"{100 * summary['final_accuracy']:.2f} % in {duration(summary['seconds'])}"
+            outcome += f" ({summary['stopped']})" if summary.get("stopped") else ""
         else:
             self.failed[run] = reason(run, process.returncode)
             outcome = f"FAILED: {self.failed[run]}"
+        self.reported = time.monotonic()
         self.reporter.say(f"[{done}/{len(self.grid.runs)}] {run.title}: {outcome}; {self._left()}")
         self.on_finish()
 

@@ -30,7 +30,7 @@ SMALL = [
 ]  # fmt: skip
 REAPED = [
     "--method", "tests.parts.reaper+fedpa", "--reaper.every", 2, "--reaper.steps", 2, "--reaper.per-client", 5,
-    "--fedpa.gen-steps", 5, *SMALL,
+    "--reaper.first", 2, "--reaper.layer", "features", "--fedpa.gen-steps", 5, *SMALL,
 ]  # fmt: skip
 
 # Waits until a cluster has so many nodes and nothing in use; exits with what is not so.
