@@ -23,12 +23,33 @@ DIRICHLET = {"partition": "dirichlet", "beta": 0.05}
 LONG = CIFAR10 | {"test-size": 5_000, "rounds": 39, "hfmds.every": 10, "hfmds.steps": 100} | ONE
 SHORT = CIFAR10 | {"test-size": 2_000, "rounds": 23, "hfmds.every": 8, "hfmds.steps": 50, "hfmds.per-client": 50}
 FEDAVG, FMDS = {"method": "fedavg"}, {"method": "fmds"}
-BOTH = {"method": "hfmds+fedpa", "fedpa.lambda-ge": 0.5, "fedpa.lambda-po": 0.01, "fedpa.lambda-po-floor": 0}
-# A sweep around the main job's weights, one at a time.
-MAIN = {
-    "preset": "hfmds-100clients", "rounds": 19, "tsne": 0, "test-size": 2_000,
-    "hfmds.alpha": 0.5, "fedpa.lambda-ge": 0.5, "fedpa.lambda-po": 0.01,
+# The synthesis that carries features, on 20,000 images; short local training, so that a run takes minutes.
+SEVERE = {
+    "preset": "fedavg-cifar10", "method": "hfmds", "train-size": 20_000, "test-size": 1_000, "normalise": "half",
+    "rounds": 12, "local-steps": 30, "lr": 0.01, "privacy": 0, "measures": 0, "checkpoint-every": 0,
+    "hfmds.every": 6, "hfmds.first": 1, "hfmds.per-client": 40,
 }  # fmt: skip
+# Regime -> its partition, and its seeds: with others no draw of 10,000 gives every client ten samples.
+SEVERELY = {
+    "1 class": (ONE, (0, 1, 2)),
+    "Dirichlet 0.01": ({"partition": "dirichlet", "beta": 0.01, "min-samples": 10}, (0, 4, 2)),
+}
+REAL = {"hfmds.share": "real"}
+LETTER = {
+    "hfmds.layer": "features", "hfmds.match": "kl", "hfmds.label-weight": 1, "hfmds.tv": 0, "hfmds.noise": 1,
+    "hfmds.clamp": False, "hfmds.lr": 0.02, "hfmds.cam": "relu", "hfmds.mu": 0.5,
+}  # fmt: skip
+BOTH = {"method": "hfmds+fedpa", "fedpa.lambda-ge": 0.5, "fedpa.lambda-po": 0.01, "fedpa.lambda-po-floor": 0}
+# The main job, and what each of its halves does.
+MAIN = {"preset": "hfmds-100clients", "rounds": 16, "tsne": 0, "test-size": 1_000, "privacy": 0, "measures": 0}
+HALVES = {
+    "FedAvg": FEDAVG,
+    "HFMDS+FedPA": {},
+    "HFMDS": {"method": "hfmds"},
+    "real images": {"method": "hfmds"} | REAL,
+    "FedPA": {"method": "fedpa"},
+    "HFMDS+FedPA, unbounded": {"fedpa.ad-reach": "none"},
+}
 # SDA-FL's GANs and FedGAN's one are of the same size and trained as long.
 SDAFL = {"preset": "sdafl-mnist-small"}
 GAN = {"pool": 2000, "gan-rounds": 6, "gan-steps": 50, "gan-batch": 32, "gan-lr": 1e-3, "critic-steps": 2, "width": 12}
@@ -62,19 +83,73 @@ STUDIES = {
         "Dirichlet 0.05: FMDS": SHORT | DIRICHLET | FMDS,
         "Dirichlet 0.05: HFMDS+FedPA": SHORT | DIRICHLET | BOTH,
     },
+    "hfmds-severe": {
+        f"{regime}: {name}, seed {seeds[i]}": SEVERE | partition | method | {"seed": seeds[i]}
+        for methods in ({"FedAvg": FEDAVG, "real images": REAL}, {"HFMDS": {}})
+        for i in range(3)
+        for regime, (partition, seeds) in SEVERELY.items()
+        for name, method in methods.items()
+    },
+    "hfmds-two-classes": {
+        f"2 classes: {name}, seed {seed}": SEVERE | TWO | method | {"seed": seed}
+        for seed in (0, 1, 2)
+        for name, method in (("FedAvg", FEDAVG), ("HFMDS", {}), ("real images", REAL))
+    },
+    # What each choice does, with one class per client; FedAvg, the default and real images are in hfmds-severe.
+    "hfmds-variants": {
+        "the paper's letter, 100 steps": SEVERE | ONE | LETTER | {"hfmds.steps": 100},
+        "with the mask": SEVERE | ONE | {"hfmds.cam": "relu"},
+        "features": SEVERE | ONE | {"hfmds.layer": "features"},
+        "cross-entropy alone": SEVERE | ONE | {"hfmds.match": "none", "hfmds.label-weight": 1},
+        "μ 0 (FMDS)": SEVERE | ONE | {"hfmds.mu": 0},
+        "α 0.1": SEVERE | ONE | {"hfmds.alpha": 0.1},
+        "with cross-entropy 0.1": SEVERE | ONE | {"hfmds.label-weight": 0.1},
+        "μ 1": SEVERE | ONE | {"hfmds.mu": 1},
+        "first synthesis in round 6": SEVERE | ONE | {"hfmds.first": "none"},
+        "μ -0.5 (easy)": SEVERE | ONE | {"hfmds.mu": -0.5},
+        "the paper's letter, match-weight auto, 100 steps": SEVERE
+        | ONE
+        | LETTER
+        | {"hfmds.match-weight": "auto", "hfmds.steps": 100},
+        "100 steps": SEVERE | ONE | {"hfmds.steps": 100},
+        "images of both syntheses kept, seed 2": SEVERE | ONE | {"hfmds.accumulate": True, "seed": 2},
+    },
+    # Which setting is the paper's, by FedAvg's own column of table 2: 28.53, 45.31, 50.44.
+    "hfmds-calibration": {
+        f"{active} active, {scale}, {draw}: {name}": {
+            "preset": "fedavg-cifar10",
+            "active": active,
+            "normalise": scale,
+            "eval-every": 5,
+        }
+        | partition
+        for active in (10, 20)
+        for scale in ("data", "half")
+        for draw, fewest in (("plain draw", 0), ("min-samples 10", 10))
+        for name, partition in (
+            ("Dirichlet 0.01", {"beta": 0.01, "min-samples": fewest}),
+            ("Dirichlet 0.05", {"beta": 0.05, "min-samples": fewest}),
+            ("2 classes", TWO),
+        )
+        if name != "2 classes" or not fewest
+    },
     "main-job": {
-        "FedAvg": MAIN | FEDAVG,
-        "α 0.5, λ_ge 0.5, λ_po 0.01": MAIN,
-        "α 0.1": MAIN | {"hfmds.alpha": 0.1},
-        "α 0.3": MAIN | {"hfmds.alpha": 0.3},
-        "α 0.7": MAIN | {"hfmds.alpha": 0.7},
-        "λ_ge 0": MAIN | {"fedpa.lambda-ge": 0},
-        "λ_ge 0.1": MAIN | {"fedpa.lambda-ge": 0.1},
-        "λ_ge 2": MAIN | {"fedpa.lambda-ge": 2},
+        f"{name}, seed {seed}": MAIN | method | {"seed": seed} for seed in (0, 1, 2) for name, method in HALVES.items()
+    },
+    "main-job-two-classes": {
+        f"{name}, seed {seed}": MAIN | TWO | method | {"seed": seed}
+        for seed in (0, 1, 2)
+        for name, method in HALVES.items()
+    },
+    "main-job-weights": {
+        "λ_ge 0.5": MAIN | {"fedpa.lambda-ge": 0.5},
+        "λ_ge 5": MAIN | {"fedpa.lambda-ge": 5},
         "λ_po 0": MAIN | {"fedpa.lambda-po": 0},
         "λ_po 0.1": MAIN | {"fedpa.lambda-po": 0.1},
-        "λ_ge 5": MAIN | {"fedpa.lambda-ge": 5},
-        "α 0.3, λ_ge 2": MAIN | {"hfmds.alpha": 0.3, "fedpa.lambda-ge": 2},
+        "α 0.3": MAIN | {"hfmds.alpha": 0.3},
+        "α 0.7": MAIN | {"hfmds.alpha": 0.7},
+        "reach 0.5": MAIN | {"fedpa.ad-reach": 0.5},
+        "reach 2": MAIN | {"fedpa.ad-reach": 2},
     },
     "fedpa-mnist": {
         f"{name}, seed {seed}": {"preset": f"{preset}-mnist-reference", "seed": seed}
@@ -138,12 +213,13 @@ def main() -> None:
     parser.add_argument("study", choices=STUDIES)
     parser.add_argument("--data", required=True, help="folder with the datasets")
     parser.add_argument("--out", type=Path, default=Path("runs/study"), help="folder for the runs")
+    parser.add_argument("--at-once", type=int, default=2, help="runs at a time, each on one core")
     parser.add_argument("--table", action="store_true", help="only print the table of what is finished")
     arguments = parser.parse_args()
     rows = STUDIES[arguments.study]
     outs = {name: arguments.out / f"{arguments.study}-{i:02d}" for i, name in enumerate(rows)}
     if not arguments.table:
-        with ThreadPoolExecutor(2) as pool:
+        with ThreadPoolExecutor(arguments.at_once) as pool:
             jobs = [pool.submit(run, outs[name], s | {"data": arguments.data}) for name, s in rows.items()]
             for job in jobs:
                 job.result()

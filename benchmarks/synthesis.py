@@ -18,6 +18,7 @@ from benchmarks.hfmds_fedpa import SETTINGS, synthesise
 from benchmarks.report import machine, megabytes, publish, spread, table
 from benchmarks.turns import Side, here
 from benchmarks.workloads import BATCH, CLASSES, Workload, client_batch, pixels, plain_model
+from raysim.config.presets import PRESETS
 
 SMALL = {"clients": 20, "samples": 250, "active": 10, "per_client": 100, "steps": 10}
 PAPER = {"clients": 20, "samples": 2_500, "active": 10, "per_client": 100, "steps": 500}
@@ -26,14 +27,15 @@ ALONE = 20  # steps of the synthesis alone, where its rate is as good as that of
 
 
 def raysim_settings(settings: dict) -> dict[str, object]:
-    """The script's settings as raysim's; floors off, since the script has none."""
+    """The script's settings as raysim's, the synthesis by the paper's letter; floors off: the script has none."""
     names = {
         "hfmds": ("every", "steps", "per_client", "alpha", "mu", "momentum"),
         "fedpa": ("lambda_ge", "lambda_po", "decay", "gamma_fid", "gamma_div", "gamma_ad", "gen_steps", "gen_batch",
                   "gen_lr", "noise"),
     }  # fmt: skip
     own = {f"{part}.{name}": settings[name] for part, known in names.items() for name in known}
-    return {"method": "hfmds+fedpa", "hfmds.lr": settings["image_lr"], "fedpa.lambda_po_floor": 0.0} | own
+    letter = {key: value for key, value in PRESETS["hfmds-cifar10"].settings.items() if key.startswith("hfmds.")}
+    return letter | {"method": "hfmds+fedpa", "hfmds.lr": settings["image_lr"], "fedpa.lambda_po_floor": 0.0} | own
 
 
 # -- synthesis alone ---------------------------------------------------------------------------------------------------
@@ -41,6 +43,7 @@ def raysim_settings(settings: dict) -> dict[str, object]:
 
 def throughput(workload: Workload, settings: dict, data: str | None, groups: int, repeats: int):
     """Per repeat: images·steps/s of raysim and of the loop; with how far apart their images are."""
+    import numpy as np
     import torch
 
     from benchmarks.ours import settings as settings_of
@@ -48,7 +51,6 @@ def throughput(workload: Workload, settings: dict, data: str | None, groups: int
     from raysim.data.normalisation import Normalisation
     from raysim.models import build
     from raysim.models.flat import FlatModel
-    from raysim.training.client import Client
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -65,7 +67,7 @@ def throughput(workload: Workload, settings: dict, data: str | None, groups: int
     draw = torch.Generator().manual_seed(0)
     prototypes = torch.rand(CLASSES, model.module.feature_size, generator=draw)
     noise = [torch.randn(images.shape, generator=draw) for images, _ in batches]
-    scale = Normalisation.half(workload.shape[0]).on(torch.device("cpu"))
+    limits = Normalisation.half(workload.shape[0]).on(torch.device("cpu")).limits()
     work = settings["steps"] * sum(len(labels) for _, labels in batches)
 
     def ours():
@@ -74,10 +76,11 @@ def throughput(workload: Workload, settings: dict, data: str | None, groups: int
             of = slice(first, first + hfmds.group)
             real, labels = (torch.cat(column) for column in zip(*batches[of], strict=True))
             real = real.contiguous(memory_format=torch.channels_last)  # as a client holds them
-            client = Client(
-                first, 1, config, CLASSES, model, model.weights, real, labels, {}, {}, normalisation=scale
-            )  # fmt: skip
-            made.append(hfmds.synthesise(client, real, labels, prototypes[labels], torch.cat(noise[of])))
+            start = torch.cat(noise[of])
+            images, _ = hfmds.synthesise(
+                model.module, real, labels, prototypes[labels], start, limits, np.random.default_rng(0)
+            )
+            made.append(images)
         return torch.cat(made)
 
     def loop():

@@ -17,18 +17,16 @@ from rich.console import Console
 
 from raysim import methods as all_methods
 from raysim import single_run
-from raysim.config import CALL, RunConfig, from_record, load_layers, resolve
+from raysim.config import CALL, RunConfig, load_layers, resolve
 from raysim.data.own import name_of_data
+from raysim.definitions import given as given_object
 from raysim.definitions import name_of
 from raysim.engine.ray_runner import cluster
 from raysim.engine.ray_runner.plan import Plan
-from raysim.errors import InputError
 from raysim.experiments import grid, scheduler
 from raysim.finished_run import Run, framed, open_run
 from raysim.observe.progress import Reporter
 from raysim.settings import Given
-from raysim.storage.formats import read_config
-from raysim.storage.remote import is_remote, readable
 
 __all__ = ["Comparison", "Plan", "Run", "compare", "open_run", "plan", "resume", "run", "search", "sweep"]
 
@@ -50,19 +48,7 @@ def resume(path: str | PathLike[str], *, progress: bool = True, **settings: Any)
 
     It has its own settings; give those that say where and how to run it, and the objects that it was given.
     """
-    where = str(path)
-    with readable(where) as folder:
-        if not (folder / "config.json").exists():
-            raise InputError(f"resume: '{path}' is not a run directory; give the path of one")
-        recorded = read_config(folder)["settings"]
-    source = f"{where}/config.json"
-    given = _plain(settings)
-    for key in OBJECTS & given.keys():  # the settings of an own part are known only with its class
-        if isinstance(given[key], Given) and given[key] == recorded.get(key):
-            recorded = recorded | {key: given[key]}
-    layer = from_record(recorded, source) | {"overwrite": False}
-    here = {"resume": True, "out": where if is_remote(where) else str(folder.resolve())}
-    return _run(resolve([(source, layer), (CALL, given | here)]), progress)
+    return _run(single_run.to_resume(str(path), _plain(settings), CALL), progress)
 
 
 def plan(**settings: Any) -> Plan:
@@ -122,7 +108,7 @@ def search(
     flags = _plain(settings) | {key: value for key, value in own.items() if value is not None}
     planned = searching.plan_search(over, flags)
     best = searching.run_search(planned, _reporter(progress))
-    return replace(_compared(planned.grid), best=open_run(best.folder) if best else None)
+    return replace(_compared(planned.grid), best=_opened(best.folder, best.config) if best else None)
 
 
 # -- inside ------------------------------------------------------------------------------------------------------------
@@ -155,8 +141,9 @@ def _named(key: str, value: Any) -> Given:
     if key == "callback":
         value = list(value) if isinstance(value, list | tuple) else [value]
         return Given(",".join(map(name_of, value)), value)
-    is_data = key == "dataset" and not callable(value)
-    return Given(name_of_data(value) if is_data else name_of(value), value)
+    if key == "dataset" and not callable(value):
+        return Given(name_of_data(value), value)
+    return given_object(value)
 
 
 def _reporter(progress: bool) -> Reporter:
@@ -166,6 +153,10 @@ def _reporter(progress: bool) -> Reporter:
 
 def _run(config: RunConfig, progress: bool) -> Run:
     path, _ = single_run.run(config, _reporter(progress))
+    return _opened(path, config)
+
+
+def _opened(path: Path | str, config: RunConfig) -> Run:
     return open_run(path, model=config.model if isinstance(config.model, Given) else None)
 
 
@@ -176,4 +167,4 @@ def _many(planned: grid.Grid, progress: bool) -> Comparison:
 
 def _compared(planned: grid.Grid) -> Comparison:
     table = (planned.folder / "table.md").read_text(encoding="utf-8")
-    return Comparison(planned.folder, tuple(open_run(each.folder) for each in planned.runs), table)
+    return Comparison(planned.folder, tuple(_opened(each.folder, each.config) for each in planned.runs), table)

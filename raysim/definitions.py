@@ -62,12 +62,24 @@ def described(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}{where}"
 
 
+def given(definition: Any) -> Given:
+    """A class or function, or an object of one, as a setting's value."""
+    return Given(name_of(definition), definition, source_digest(definition))
+
+
+def source_of(name: str, key: str) -> str:
+    """The digest of the source of what a setting means."""
+    return (name.source if isinstance(name, Given) else None) or source_digest(find(name, key))
+
+
 def source_digest(definition: Any) -> str:
     """SHA-256 of the source of a class or function and of all of the user's own that it uses, whatever its comments.
 
-    Installed packages, and Python's own modules, count by their names.
+    Installed packages, and Python's own modules, count by their names. Of an object its class counts, and its text.
     """
     texts: dict[str, str] = {}
+    if not isinstance(definition, type | types.FunctionType | types.MethodType | functools.partial):
+        texts["object"], definition = repr(definition), type(definition)
     _collect(definition, texts, "")
     return hashlib.sha256(repr(sorted(texts.items())).encode()).hexdigest()
 

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
-from raysim import models
+from raysim import definitions, models
 from raysim.data.images import decode
 from raysim.data.normalisation import Normalisation
-from raysim.definitions import name_of
 from raysim.engine.round_metrics import RoundMetrics
 from raysim.errors import InputError
 from raysim.settings import Given
@@ -139,7 +138,7 @@ class Run:
 
 def open_run(path: str | PathLike[str], *, model: Any = None) -> Run:
     """A run directory for reading; give the `model` if it was a class of a notebook or a script."""
-    given = model if isinstance(model, Given | None) else Given(name_of(model), model)
+    given = model if isinstance(model, Given | None) else definitions.given(model)
     return Run(path, given)
 
 

@@ -26,17 +26,21 @@ LONGEST_NAME = 200  # bytes between slashes or commas: a file's name may have 25
 
 
 class Given(str):
-    """The name of an object that was given in Python in place of a setting's text; the object is its `value`."""
+    """The name of an object that was given in Python in place of a setting's text; the object is its `value`.
+
+    `source` is a digest of the object's source, found where it was given: another process may not have the source.
+    """
 
     value: Any
+    source: str | None
 
-    def __new__(cls, name: str, value: Any) -> "Given":
+    def __new__(cls, name: str, value: Any, source: str | None = None) -> "Given":
         given = super().__new__(cls, name)
-        given.value = value
+        given.value, given.source = value, source
         return given
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Given, (str(self), self.value)
+        return Given, (str(self), self.value, self.source)
 
 
 def setting(
@@ -59,7 +63,12 @@ def setting(
     """
     limits = {"minimum": minimum, "above": above, "maximum": maximum}
     metadata = {"help": help, "choices": choices, "decides_result": decides_result, "own": own, **limits}
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata | {"formerly": default})
+
+
+def formerly(value: Any, field: Any) -> Any:
+    """The setting `field`, whose default is not what runs did before there was the setting: they did this."""
+    return dataclasses.field(default=field.default, metadata=field.metadata | {"formerly": value})
 
 
 def setting_fields(cls: Any) -> dict[str, dataclasses.Field[Any]]:
@@ -81,15 +90,24 @@ def flag(key: str) -> str:
     return "--" + key.replace("_", "-")
 
 
-def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """`; did you mean 'x'?`, or `otherwise` if no known name is similar."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean '{close[0]}'?" if close else otherwise
+def nearest(name: str, known: Iterable[str], otherwise: str = "", prefix: str = "", similar: float = 0.6) -> str:
+    """`; did you mean 'x'?`, or `otherwise` if no known name is similar; `prefix` is put before what was meant."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=similar)
+    return f"; did you mean '{prefix}{close[0]}'?" if close else otherwise
 
 
 def is_switch(field: dataclasses.Field[Any]) -> bool:
     """Whether the setting is true or false, so that its flag needs no value."""
     return field.type is bool
+
+
+def choices_of(field: dataclasses.Field[Any]) -> tuple[str, ...]:
+    """The words that the setting accepts; empty if it takes any of its type."""
+    kind, _ = _kind(field)
+    if typing.get_origin(kind) is typing.Literal:
+        return typing.get_args(kind)
+    find = field.metadata["choices"]
+    return tuple(find()) if find else ()
 
 
 def convert(field: dataclasses.Field[Any], value: object, where: str, key: str) -> Any:
@@ -102,9 +120,12 @@ def convert(field: dataclasses.Field[Any], value: object, where: str, key: str) 
     text = _text(value).strip()
     if optional and (value is None or text.lower() == "none"):
         return None
-    choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else _choices(field)
-    expected = ("one of " + ", ".join(choices) if choices else WORDS[kind]) + (" or none" if optional else "")
+    choices, words = choices_of(field), _words(field)
+    expected = ("one of " + ", ".join(choices) if choices else WORDS[kind]) + "".join(f" or {word}" for word in words)
+    expected += " or none" if optional else ""
     bad = InputError(f"{where}: {flag(key)} must be {expected}, not {_shown(text)}")
+    if text in words:
+        return text
     if choices and not (field.metadata["own"] and ":" in text):
         if text not in choices:
             raise bad
@@ -155,14 +176,21 @@ def _faulty_text(text: str) -> str | None:
 
 
 def _kind(field: dataclasses.Field[Any]) -> tuple[Any, bool]:
-    """The field's type without None, and whether None is allowed."""
-    kinds = list(typing.get_args(field.type)) if isinstance(field.type, types.UnionType) else [field.type]
+    """The field's type without None and without words beside it, and whether None is allowed."""
+    kinds = _alternatives(field)
     return next(kind for kind in kinds if kind is not type(None)), type(None) in kinds
 
 
-def _choices(field: dataclasses.Field[Any]) -> tuple[str, ...]:
-    find = field.metadata["choices"]
-    return tuple(find()) if find else ()
+def _words(field: dataclasses.Field[Any]) -> tuple[str, ...]:
+    """The words that are accepted in place of a number, as in `float | Literal["auto"]`."""
+    _, *others = _alternatives(field)
+    return tuple(word for kind in others for word in typing.get_args(kind))
+
+
+def _alternatives(field: dataclasses.Field[Any]) -> list[Any]:
+    """The types that the field's type joins by |, or the one that it is."""
+    joined = typing.get_origin(field.type) in (types.UnionType, typing.Union)
+    return list(typing.get_args(field.type)) if joined else [field.type]
 
 
 def _broken_limit(field: dataclasses.Field[Any], number: float) -> str | None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from raysim import models
-from raysim.config import RunConfig
+from raysim.config import RunConfig, from_record, resolve
 from raysim.data import Dataset, load
 from raysim.data.dataset import Columns
 from raysim.data.federated import FederatedData
@@ -24,12 +24,13 @@ from raysim.data.partitions import Partition
 from raysim.data.synthetic_tables import tables_digest
 from raysim.definitions import is_own
 from raysim.engine.callbacks import Callback, Callbacks
+from raysim.engine.ending import ending as end_of_process
 from raysim.engine.ray_runner import cluster
 from raysim.engine.ray_runner.plan import Plan, make_plan
-from raysim.engine.round_metrics import RoundMetrics
+from raysim.engine.round_metrics import RoundMetrics, late_mean
 from raysim.engine.runner import Runner, Started
 from raysim.engine.simulation import Result, Simulation
-from raysim.errors import RaysimError
+from raysim.errors import InputError, RaysimError
 from raysim.observe import dashboard
 from raysim.observe.best_effort import BestEffort
 from raysim.observe.features import FeatureMap
@@ -44,8 +45,9 @@ from raysim.observe.trackers import Guarded, load_trackers
 from raysim.settings import Given
 from raysim.storage.checkpoint_writer import CheckpointWriter
 from raysim.storage.checkpoints import Checkpoints
+from raysim.storage.formats import read_config
 from raysim.storage.lease import held
-from raysim.storage.remote import Mirror, is_remote, place_of
+from raysim.storage.remote import Mirror, is_remote, place_of, readable
 from raysim.storage.run_directory import (
     Recorder,
     RunDirectory,
@@ -63,6 +65,7 @@ class Prepared:
     counts: np.ndarray  # samples per client and class
     client_bytes: int  # that an actor needs for the largest client's data
     notes: tuple[str, ...]  # what the user should know of the data
+    warnings: tuple[str, ...]  # what will probably not be what was meant
     sources: dict[str, str]  # digests of what is the user's own, by setting: they decide the result like settings
 
 
@@ -77,6 +80,7 @@ def run_at(config: RunConfig, out: Path, reporter: Reporter, mirror: Mirror | No
     """Run a configuration in this folder, which may be the working copy of a run directory elsewhere."""
     if finished := finished_before(config, out, reporter):
         return finished
+    end_of_process.run_directory = mirror.uri if mirror else str(out)
     reporter.say_settings(config.settings())
     started = time.perf_counter()
     trackers = load_trackers(config.track, config.callback)
@@ -84,6 +88,8 @@ def run_at(config: RunConfig, out: Path, reporter: Reporter, mirror: Mirror | No
     prepared = described(config, *inputs[0])
     for note in prepared.notes:
         reporter.say(f"note: {note}")
+    for text in prepared.warnings:
+        reporter.say(f"warning: {text}")
     with ExitStack() as ending:
         lease = ending.enter_context(held(out))
         check_directory(config, out)  # again: until now another driver may have been at work there
@@ -101,6 +107,8 @@ def run_at(config: RunConfig, out: Path, reporter: Reporter, mirror: Mirror | No
             runner.on_event = lambda kind, /, **details: callbacks.on_event(kind, details)
             for note in prepared.notes:
                 runner.on_event("note", text=note)
+            for text in prepared.warnings:
+                runner.on_event("warning", text=text)
             try:
                 actors = runner.start(without_driver_objects(config), data)
                 warn_of_mixed_hardware(actors, callbacks, reporter)
@@ -119,6 +127,21 @@ def run_at(config: RunConfig, out: Path, reporter: Reporter, mirror: Mirror | No
         summary |= times(started, setup)
         callbacks.on_end(summary)
     return summary
+
+
+def to_resume(path: str, given: dict[str, object], where: str) -> RunConfig:
+    """The configuration that goes on with a run: its own settings, and what is given `where` to run it.
+
+    Objects that the run was given in Python have to be given again.
+    """
+    source = f"{path}/config.json"
+    with readable(path) as folder:
+        if not (folder / "config.json").exists():
+            raise InputError(f"resume: '{path}' is not a run directory; give the path a run printed")
+        recorded = read_config(folder)["settings"]
+    layer = from_record(recorded, source, given.get("method")) | {"overwrite": False}
+    out = path if is_remote(path) else str(folder.resolve())
+    return resolve([(source, layer), (where, given | {"resume": True, "out": out})])
 
 
 def without_driver_objects(config: RunConfig) -> RunConfig:
@@ -179,8 +202,15 @@ def described(config: RunConfig, dataset: Dataset, dealt: Partition) -> Prepared
         counts=dealt.counts(dataset.train.y, dataset.classes),
         client_bytes=largest_client(config, dataset, dealt),
         notes=(*dataset.notes, *dealt.notes),
+        warnings=tuple(idle_parts(config, dealt)),
         sources=sources(config, dataset),
     )
+
+
+def idle_parts(config: RunConfig, dealt: Partition) -> list[str]:
+    """What to say of parts that never act in this run: without them the result would be the same, or nearly."""
+    reasons = ((part.name, part.idle(config, dealt.sizes)) for part in config.parts)
+    return [f"{name} never acts: {reason}" for name, reason in reasons if reason]
 
 
 def largest_client(config: RunConfig, dataset: Dataset, dealt: Partition) -> int:
@@ -324,7 +354,7 @@ def summarise(config: RunConfig, result: Result) -> dict[str, Any]:
         "final_accuracy": accuracies[-1],
         "best_accuracy": max(accuracies),
         "best_five_accuracy": statistics.fmean(sorted(accuracies)[-5:]),
-        "late_accuracy": statistics.fmean(accuracies[-max(1, len(accuracies) // 4) :]),  # since single rounds wander
+        "late_accuracy": late_mean(accuracies),
         "rounds": len(history),
         "model_sha256": result.model_sha256,
         "server_state_sha256": result.server_state_sha256,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,21 @@ def to_device(value: Any, device: torch.device) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(to_device(v, device) for v in value)
     return value
+
+
+def upload_all(arrays: Sequence[np.ndarray], device: torch.device) -> tuple[torch.Tensor, ...]:
+    """Arrays that differ in length at most, as tensors on the device, by one transfer for all of them."""
+    import torch
+
+    if not arrays:
+        return ()
+    together = torch.from_numpy(np.concatenate(arrays))
+    return pinned(together, device).to(device, non_blocking=True).split([len(array) for array in arrays])
+
+
+def pinned(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The tensor in memory from which CUDA copies while the host goes on; for other devices the tensor itself."""
+    return tensor.pin_memory() if device.type == "cuda" and tensor.numel() else tensor
 
 
 def to_host(value: Any) -> Any:

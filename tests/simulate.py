@@ -20,8 +20,8 @@ SMALL = {
 
 
 SYNTHESIS = {
-    "method": "hfmds+fedpa", "hfmds.every": 2, "hfmds.steps": 3, "hfmds.per_client": 10, "hfmds.group": 4,
-    "fedpa.gen_steps": 5,
+    "method": "hfmds+fedpa", "hfmds.layer": "features", "hfmds.every": 2, "hfmds.first": 2, "hfmds.steps": 3,
+    "hfmds.per_client": 10, "hfmds.group": 4, "fedpa.gen_steps": 5,
 }  # fmt: skip
 
 
@@ -48,10 +48,13 @@ def federated(config, dataset: Dataset, put=lambda value: value) -> FederatedDat
     return store(config, dataset, dealt, put)
 
 
-def simulate(dataset: Dataset | None = None, runner=None, saver=None, on_round=lambda line: None, **settings) -> Result:
+def simulate(
+    dataset: Dataset | None = None, runner=None, saver=None, on_round=lambda line: None,
+    on_event=lambda kind, **details: None, **settings,
+) -> Result:  # fmt: skip
     """Run in this process, or on another runner; `saver(runner)` makes what keeps its checkpoints."""
     config = configure(**settings)
-    runner = runner or InProcess()
+    runner = runner or InProcess(on_event=on_event)
     try:
         data = federated(config, dataset or blobs(), runner.put)
         runner.reserve()

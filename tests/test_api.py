@@ -7,6 +7,7 @@ import sys
 import textwrap
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from raysim.engine.callbacks import Callback
 from raysim.methods.fedprox import FedProx
 from raysim.storage.formats import read_summary
 
+ROOT = Path(__file__).parents[1]
 TINY = {"model": "mlp", "clients": 6, "active": 3, "rounds": 2, "train_size": 120, "test_size": 40, "privacy": 0}
 QUIET = {"progress": False, "in_process": True}
 
@@ -167,6 +169,16 @@ def test_methods_are_objects(by_command, tmp_path):
     assert both.summary["model_sha256"] != by_command
 
 
+def test_a_run_with_an_own_method_is_resumed_with_it(tmp_path):
+    Own = dataclass(frozen=True)(type("Own", (Gentle,), {"__module__": "__main__"}))
+    run = raysim.run(**TINY, **QUIET, out=tmp_path / "run", method=Own(factor=0.5))
+    assert run.settings["method"] == "own"
+    (run.path / "summary.json").unlink()
+    with pytest.raises(raysim.InputError, match="unknown method 'own'"):
+        raysim.resume(run.path, **QUIET)
+    assert raysim.resume(run.path, **QUIET, method=Own).accuracy == run.accuracy
+
+
 # -- many runs ---------------------------------------------------------------------------------------------------------
 
 
@@ -176,6 +188,22 @@ def test_many_methods_are_compared(by_command, tmp_path):
     assert found.runs[1].summary["model_sha256"] == by_command
     assert "fedprox" in found.table
     assert "iframe" in found._repr_html_()
+
+
+def test_objects_reach_the_runs_of_a_comparison(tmp_path):
+    class Net(torch.nn.Sequential):
+        def __init__(self, shape, classes):
+            super().__init__(torch.nn.Flatten(), torch.nn.Linear(shape[0] * shape[1] * shape[2], classes))
+
+    Own = dataclass(frozen=True)(type("Own", (Gentle,), {"__module__": "__main__"}))
+    images = load("shapes", train_size=60, test_size=20)
+    data = (images.train.x, images.train.y, images.test.x, images.test.y)
+    settings = {**TINY, **QUIET, "model": Net, "dataset": data, "train_size": None, "test_size": None}
+    found = raysim.compare(["fedavg", Own(factor=0.5)], **settings, out=tmp_path / "all")
+    alone = raysim.run(**settings, method=Own(factor=0.5), out=tmp_path / "alone")
+    assert [run.settings["method"] for run in found.runs] == ["fedavg", "own"]
+    assert found.runs[1].summary["model_sha256"] == alone.summary["model_sha256"]
+    assert isinstance(found.runs[0].model(), Net)
 
 
 def test_a_setting_is_swept(by_command, tmp_path):
@@ -235,6 +263,37 @@ def test_in_a_task_of_ray_it_gives_the_same_hash(by_command, tmp_path, local_ray
         return raysim.run(**settings, method="fedprox", fedprox={"mu": mu}).summary["model_sha256"]
 
     assert ray.get(trial.remote(0.5)) == by_command
+
+
+@pytest.mark.slow
+def test_in_a_trial_of_ray_tune_it_gives_the_same_hash(by_command, tmp_path, local_ray):
+    tune = pytest.importorskip("ray.tune")
+
+    def trial(config):
+        settings = {**TINY, "progress": False, "actors": 1, "out": tmp_path / f"run-{config['mu']}"}
+        run = raysim.run(**settings, method="fedprox", fedprox=config)
+        return {"accuracy": run.accuracy, "hash": run.summary["model_sha256"]}
+
+    space = {"mu": tune.grid_search([0.5, 0.0])}
+    config = tune.RunConfig(storage_path=str(tmp_path / "tune"), verbose=0)
+    results = tune.Tuner(trial, param_space=space, run_config=config).fit()
+    assert {result.config["mu"]: result.metrics["hash"] for result in results}[0.5] == by_command
+
+
+@pytest.mark.slow
+def test_in_a_submitted_job_it_gives_the_same_hash(by_command, tmp_path):
+    script = tmp_path / "job.py"
+    settings = TINY | {"method": "fedprox", "fedprox": {"mu": 0.5}, "actors": 2, "out": str(tmp_path / "run")}
+    script.write_text(
+        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nimport raysim\n"
+        f"print('hash', raysim.run(**{settings!r}).summary['model_sha256'])\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {"HOME": str(tmp_path)}
+    done = subprocess.run(
+        ["cluster/one_job.sh", str(Path(sys.executable).parent), "--", "python", str(script)],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert f"hash {by_command}" in done.stdout, done.stdout + done.stderr
 
 
 def test_the_plan_is_that_of_the_cluster(local_ray):

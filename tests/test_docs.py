@@ -9,7 +9,7 @@ import pytest
 from raysim.cli import main
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("benchmarks", "cluster", "docs", "jobs", "raysim", "tests")
+FOLDERS = ("benchmarks", "cluster", "docs", "examples", "jobs", "raysim", "tests")
 PAGES = [*sorted(ROOT.glob("*.md")), *(page for name in FOLDERS for page in sorted((ROOT / name).rglob("*.md")))]
 EXAMPLES = {"raysim/methods/calibrated.py"}  # files that a reader is told to write; so is any NAME
 

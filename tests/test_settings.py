@@ -17,6 +17,7 @@ class Example:
     found: str = setting("x", "one that is found", choices=lambda: ["x", "y"])
     name: str = setting("", "a name", decides_result=False)
     on: bool = setting(False, "a switch")
+    weight: float | Literal["auto"] = setting(1.0, "a number or a word", minimum=0)
     hidden: int = 0
 
 
@@ -24,7 +25,7 @@ FIELDS = setting_fields(Example)
 
 
 def test_fields_made_by_setting_are_settings():
-    assert [*FIELDS] == [*as_dict(Example())] == ["count", "rate", "kind", "found", "name", "on"]
+    assert [*FIELDS] == [*as_dict(Example())] == ["count", "rate", "kind", "found", "name", "on", "weight"]
     assert [name for name, field in FIELDS.items() if is_switch(field)] == ["on"]
     assert [name for name, field in FIELDS.items() if not field.metadata["decides_result"]] == ["name"]
 
@@ -34,7 +35,7 @@ def test_fields_made_by_setting_are_settings():
     [
         ("count", "5", 5), ("count", 5, 5), ("rate", "1e-3", 1e-3), ("rate", 1, 1.0), ("rate", "none", None),
         ("rate", None, None), ("kind", "b", "b"), ("found", "y", "y"), ("name", " x ", " x "), ("on", "True", True),
-        ("on", False, False),
+        ("on", False, False), ("weight", "auto", "auto"), ("weight", "2", 2.0), ("weight", 0, 0.0),
     ],
 )  # fmt: skip
 def test_values_are_converted(key, value, expected):
@@ -55,6 +56,8 @@ def test_values_are_converted(key, value, expected):
         ("found", "z", "here: --found must be one of x, y, not 'z'"),
         ("name", 3, "here: --name must be text, not '3'"),
         ("on", "yes", "here: --on must be true or false, not 'yes'"),
+        ("weight", "often", "here: --weight must be a number or auto, not 'often'"),
+        ("weight", "-1", "here: --weight must be at least 0, not -1"),
     ],
 )
 def test_wrong_values_are_one_line(key, value, message):

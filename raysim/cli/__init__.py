@@ -5,15 +5,17 @@ What a command needs is imported when it runs: `raysim --help` loads neither tor
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import NoReturn
 
 from rich.console import Console
 
+from raysim import __version__
 from raysim.engine.ending import ending
 from raysim.engine.ray_runner.environment import secure_local_ray
-from raysim.engine.signals import INTERRUPTED, ignore_interrupts, interruptible, leave
+from raysim.engine.signals import ignore_interrupts, interrupted_line, interruptible, leave
 from raysim.errors import InputError, RaysimError
 from raysim.settings import nearest
 
@@ -24,14 +26,19 @@ COMMANDS = {
     "sweep": "an ablation: sweep NAME, or sweep --over key=value,value …",
     "search": "settings drawn at random, with Ray Tune's ASHA: search --over lr=loguniform:1e-4,1e-1 --trials 20",
     "plan": "print the placement plan of a configuration and stop",
+    "doctor": "examine the cluster: versions, memory, and a self-test on every GPU",
+    "show": "one line per run, the most accurate first: show RUN_DIR… or folders of runs",
     "report": "write a run's HTML report again, or one page about several: report RUN_DIR… [--out PAGE]",
-    "methods": "the methods there are",
+    "features": "one t-SNE map of what several runs shared, beside real images: features RUN_DIR…",
+    "methods": "the methods there are; methods NAME shows one with its settings",
     "datasets": "the datasets there are",
     "models": "the models there are",
-    "presets": "the papers' settings by name",
-    "sweeps": "the papers' ablations by name",
+    "presets": "the papers' settings by name; presets NAME shows one",
+    "sweeps": "the papers' ablations by name; sweeps NAME shows one",
     "settings": "every setting, as docs/settings.md",
 }  # each is a function of raysim/cli/commands.py
+
+HELP = {"-h", "--help"}
 
 Words = list[str]
 
@@ -42,7 +49,8 @@ def main(arguments: Words | None = None) -> int:
 
 
 def console() -> NoReturn:
-    """The installed `raysim` command."""
+    """The installed `raysim` command; like `python -m raysim`, it finds modules in the current directory."""
+    sys.path.insert(0, os.getcwd())
     leave(main())
 
 
@@ -63,17 +71,17 @@ def job(beside: str | None = None, **defaults: object) -> NoReturn:
 
 def _guarded(function: Callable[[Words], None], words: Words) -> int:
     """Turn errors meant for people into one line on stderr and their exit code, and an interrupt into 130."""
-    error_console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    error_console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
     secure_local_ray()
     code, lines = 0, []
     with interruptible():
         try:
             function(words)
         except KeyboardInterrupt as interrupt:
-            code, lines = 130, [str(interrupt) or INTERRUPTED]
+            code, lines = 130, [str(interrupt) or interrupted_line()]
         except Exception as error:
             if ending.interrupted:  # Ray's processes may have got it too: what they failed at is its consequence
-                code, lines = 130, [INTERRUPTED]
+                code, lines = 130, [interrupted_line()]
             elif isinstance(error, RaysimError):
                 trace = getattr(error, "traceback", "").rstrip()
                 code, lines = error.exit_code, [*([trace] if trace else []), f"raysim: {error}"]
@@ -88,15 +96,24 @@ def _guarded(function: Callable[[Words], None], words: Words) -> int:
     return code
 
 
+def _print(text: str) -> None:
+    Console(soft_wrap=True, highlight=False, markup=False, emoji=False).print(text)
+
+
 def _command(words: Words) -> None:
     command, rest = (words[0], words[1:]) if words else ("--help", [])
-    if command in ("-h", "--help", "help"):
+    if command in {*HELP, "help"}:
         lines = [f"  {name:10} {about}" for name, about in COMMANDS.items()]
-        usage = ["usage: raysim COMMAND [settings]", "", *lines, "", "raysim run --help lists the settings"]
-        Console(soft_wrap=True, highlight=False, markup=False).print("\n".join(usage))
+        more = ["raysim run --help lists the settings, raysim COMMAND --help says more about a command"]
+        _print("\n".join(["usage: raysim COMMAND [settings]", "", *lines, "", *more, f"version {__version__}"]))
+    elif command in ("-V", "--version", "version"):
+        _print(f"raysim {__version__}")
     elif command in COMMANDS:
         from raysim.cli import commands
 
-        getattr(commands, command)(rest)
+        if HELP & {*rest} and command not in commands.WITH_OWN_HELP:
+            _print(f"{COMMANDS[command]}\n\n{commands.about(command)}")
+        else:
+            getattr(commands, command)(rest)
     else:
         raise InputError(f"unknown command '{command}'{nearest(command, COMMANDS, '; see `raysim --help`')}")

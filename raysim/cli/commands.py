@@ -3,37 +3,78 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
 
 from raysim import methods as all_methods
+from raysim.cli import HELP
 from raysim.config import (
     PRESETS,
     RunConfig,
+    by_topic,
     from_command_line,
-    from_record,
     help_lines,
     load_layers,
     markdown_table,
     resolve,
-    take,
 )
-from raysim.errors import InputError
+from raysim.errors import InputError, RaysimError
+from raysim.experiments.objects import taken_over
 from raysim.observe.progress import Reporter, duration
-from raysim.settings import flag
+from raysim.settings import flag, nearest, setting_fields
 
-HELP = {"-h", "--help"}
+WITH_OWN_HELP = ("run", "plan", "compare", "sweep")  # commands that list settings when asked for help
 
 Words = list[str]
+
+
+def about(command: str) -> str:
+    """What there is to say about a command: the description of its function."""
+    return inspect.getdoc(globals()[command]) or ""
+
+
+def _with_flags(command: str, words: Words, valued: tuple[str, ...], switches: tuple[str, ...] = ()) -> Any:
+    """The words that are no flags, and the flags by name, of a command that has only these."""
+    plain: Words = []
+    flags: dict[str, str] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--"):
+            plain.append(word)
+        elif name in switches and not equals:
+            flags[name] = "true"
+        elif name not in valued:
+            known = ", ".join(f"--{each}" for each in (*valued, *switches))
+            raise InputError(f"{command}: unknown flag --{name}; there is only {known}")
+        elif not equals and (not rest or rest[0].startswith("--")):
+            raise InputError(f"command line: --{name} needs a value; write --{name} VALUE")
+        else:
+            flags[name] = value if equals else rest.pop(0)
+    return plain, flags
+
+
+def _count(command: str, name: str, text: str) -> int:
+    """A whole number above 0 that a flag gives."""
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:10]) < 10**9):
+        raise InputError(f"{command}: --{name} must be a whole number above 0, not '{text}'")
+    return int(text)
 
 
 # -- one run -----------------------------------------------------------------------------------------------------------
 
 
 def run(words: Words, defaults: dict[str, object] | None = None, beside: str | None = None) -> None:
-    """`run [settings]`: one run, and its baseline if a job asks for one."""
-    if (config := _config(words, defaults)) is None:
+    """`raysim run [settings]`: one run, whose results are in its run directory.
+
+    With --method it shows the settings of that method, with --preset or --config those of the method they name.
+    """
+    if (config := _config("run", words, defaults)) is None:
         return
     out, summary = _run_one(config)
     if beside and beside != config.method:
@@ -48,23 +89,20 @@ def run(words: Words, defaults: dict[str, object] | None = None, beside: str | N
 
 
 def resume(words: Words) -> None:
-    """`resume RUN_DIR [settings]`: its own settings, and those that say where and how to run it."""
-    from raysim.storage.formats import read_config
-    from raysim.storage.remote import is_remote, readable
+    """`raysim resume RUN_DIR [settings]`: a run goes on after its last checkpoint.
 
-    given = words[0] if words else ""
-    with readable(given) as path:
-        if not words or not (path / "config.json").exists():
-            raise InputError(f"resume: '{given}' is not a run directory; give the path a run printed")
-        source = f"{given}/config.json"
-        recorded = from_record(read_config(path)["settings"], source) | {"overwrite": False}
-    here = {"resume": True, "out": given if is_remote(given) else str(path.resolve())}
-    _run_one(resolve([(source, recorded), ("command line", from_command_line(words[1:]) | here)]))
+    It has the settings it began with. Those that do not decide its result may be given anew, such as --actors.
+    """
+    from raysim.single_run import to_resume
+
+    if not words:
+        raise InputError("resume: say which run; give the path a run printed")
+    _run_one(to_resume(words[0], from_command_line(words[1:]), "command line"))
 
 
 def plan(words: Words) -> None:
-    """`plan [settings]`: print the placement plan and stop."""
-    if (config := _config(words)) is None:
+    """`raysim plan [settings]`: print the placement plan of a run and stop."""
+    if (config := _config("plan", words)) is None:
         return
     from raysim.engine.ray_runner import cluster
     from raysim.single_run import plan_for, prepare
@@ -74,21 +112,64 @@ def plan(words: Words) -> None:
         Reporter().say(plan_for(config, dataset, dealt).describe())
 
 
-def _config(words: Words, defaults: dict[str, object] | None = None) -> RunConfig | None:
+def doctor(words: Words) -> None:
+    """`raysim doctor`: examine the cluster that RAY_ADDRESS names, or this machine.
+
+    It prints what Ray and torch see: versions, driver, memory, MPS, whether the token is on. Then it trains one client
+    on every GPU, twice: bits must repeat, agree on all GPUs of a kind, and be the CPU's but for rounding. Exit code 1
+    and a line if something is wrong.
+    """
+    if words:
+        raise InputError(f"doctor takes no settings, and was given '{words[0]}'")
+    from raysim.engine.ray_runner import cluster
+    from raysim.engine.ray_runner.doctor import cluster_facts, examine_devices
+
+    with cluster.connected():
+        Reporter().say("\n".join(cluster_facts()))
+        found, wrong = examine_devices()
+    for one in found:
+        facts = ", ".join(f"{name} {value}" for name, value in one.facts.items())
+        Reporter().say(
+            f"{one.name}: {facts}\n  self-test: {one.seconds:.1f} s, {one.sha256[:16]}, "
+            f"{'repeats itself' if one.repeats else 'differs from itself'}, {one.apart:.0e} from the CPU's update"
+        )
+    from raysim.engine.self_test import faults
+
+    if wrong := wrong + faults(found):
+        raise RaysimError("; ".join(wrong))
+    Reporter().say("everything promised holds here")
+
+
+def _config(command: str, words: Words, defaults: dict[str, object] | None = None) -> RunConfig | None:
     """The configuration that the words ask for; None if they ask for help."""
-    if HELP & set(words):
-        Reporter().say("\n".join(_settings_help()))
-        return None
-    return resolve(load_layers(from_command_line(words), defaults or {}))
+    asked = [word for word in words if word not in HELP]
+    layers = load_layers(taken_over(from_command_line(asked)), defaults or {})
+    if len(asked) == len(words):
+        return resolve(layers)
+    methods = [str(values["method"]) for _, values in layers if "method" in values]
+    Reporter().say(f"{about(command)}\n")
+    Reporter().say("\n".join(_settings_help(methods[-1] if methods else None)))
+    return None
 
 
-def _settings_help() -> list[str]:
-    lines = ["settings (as --flags, or lines of a TOML file given with --config):", *help_lines(RunConfig)]
+def _settings_help(method: str | None) -> list[str]:
+    """The settings of a run: with a method, its own and no others."""
+    lines = ["settings (as --flags, or lines of a TOML file given with --config):"]
     lines += [f"  {'--preset':28} start from a paper's settings; `raysim presets`"]
     lines += [f"  {'--config':28} a TOML file of settings"]
-    for name in _parts():
-        lines += ["", all_methods.describe(name), *help_lines(all_methods.part_class(name), f"{name}.")]
+    for topic, fields in by_topic(RunConfig).items():
+        lines += ["", topic, *help_lines(fields)]
+    if method is None:
+        parts = {name: all_methods.part_class(name) for name in _parts()}
+    else:
+        parts = all_methods.part_classes(all_methods.expand(method)[0])
+    for prefix, part in parts.items():
+        lines += ["", _first_line(part), *help_lines(setting_fields(part), f"{prefix}.")]
     return lines
+
+
+def _first_line(part: type) -> str:
+    return next(iter((inspect.getdoc(part) or "").splitlines()), part.__name__)
 
 
 def _run_one(config: RunConfig) -> tuple[Path | str, dict[str, Any]]:
@@ -133,7 +214,7 @@ def _many(command: str, words: Words, further: dict[str, str] | None = None) -> 
     from raysim.experiments import grid
 
     reporter = Reporter()
-    if HELP & set(words):
+    if HELP & {*words}:
         lines = [f"  {f'--{name} …':28} {about}" for name, about in grid.LISTS.items()]
         lines += [f"  {f'--{name}':28} {about}" for name, about in (further or {}).items()]
         lines += [f"  {'--at-once':28} runs at work together; by default one per GPU, or per CPU place"]
@@ -147,45 +228,133 @@ def _many(command: str, words: Words, further: dict[str, str] | None = None) -> 
 
 
 def report(words: Words) -> None:
-    """`report RUN_DIR… [--out PAGE]`: of one run its own page, of several one about all of them."""
-    from raysim.observe.report import write_comparison, write_report
+    """`raysim report RUN_DIR… [--out PAGE]`: of one run its own page, of several one about all of them.
 
-    first = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
-    paths, flags = words[:first] or [""], from_command_line(words[first:])
-    if flags.keys() - {"out"}:
-        raise InputError(f"report: unknown flag {flag(min(flags.keys() - {'out'}))}; there is only --out PAGE")
-    out = take(flags, "out")
-    written = write_comparison(paths, out) if len(paths) > 1 else write_report(paths[0], out)
+    A folder stands for the runs in it. Without --out the page is report.html in the run directory, or comparison.html
+    in the folder that the runs share.
+    """
+    from raysim.observe.report import write_comparison, write_report
+    from raysim.storage.run_reader import find_runs
+
+    paths, flags = _with_flags("report", words, ("out",))
+    runs, out = find_runs(paths or [""]), flags.get("out")
+    written = write_comparison(runs, out) if len(runs) > 1 else write_report(runs[0], out)
     Reporter().say(f"wrote {written}")
+
+
+def show(words: Words) -> None:
+    """`raysim show RUN_DIR… [--sort BY] [--top N] [--json | --csv | --latex]`: one line per run.
+
+    A folder stands for the runs in it. A line has the settings in which the runs differ, the final, the best and the
+    last quarter's mean accuracy, and the time. --sort takes final (which comes first without it), best, late, seconds,
+    run, or a setting in which the runs differ. --top 5 shows the first five.
+    """
+    from raysim.observe import listing
+
+    paths, flags = _with_flags("show", words, ("sort", "top"), tuple(listing.FORMATS))
+    chosen = [name for name in listing.FORMATS if name in flags]
+    if len(chosen) > 1:
+        raise InputError(f"show: give --{chosen[0]} or --{chosen[1]}, not both")
+    top = _count("show", "top", flags["top"]) if "top" in flags else None
+    found = listing.lines(paths or ["runs"], flags.get("sort", "final"), top)
+    sys.stdout.write(f"{(listing.FORMATS[chosen[0]] if chosen else listing.as_text)(found)}\n")
+
+
+def features(words: Words) -> None:
+    """`raysim features RUN_DIR… [--out features.png] [--count 300]`: one t-SNE map of what several runs shared.
+
+    It has so many images of each run and of the test split, by the features of the first run's final model: classes by
+    colour, runs by level, real images the lightest. HFMDS-FL's figure 4 is such a map, of runs that differ in hfmds.mu.
+    """
+    from raysim.experiments.feature_map import draw_map
+
+    paths, flags = _with_flags("features", words, ("out", "count"))
+    out = Path(flags.get("out", "features.png"))
+    if out.suffix != ".png" or not out.absolute().parent.is_dir():
+        raise InputError(f"features: --out {out} is no .png in a folder that exists; give another")
+    apart = draw_map(paths or [""], out, _count("features", "count", flags.get("count", "300")))
+    lines = [f"  {kind}: {distance:.2f}" for kind, distance in apart.items()]
+    Reporter().say("\n".join(["mean distance of features to the real ones' mean of their class:", *lines]))
+    Reporter().say(f"wrote {out}")
 
 
 # -- listings ----------------------------------------------------------------------------------------------------------
 
 
 def methods(words: Words) -> None:
-    _list([(name, all_methods.describe(name)) for name in all_methods.names()])
+    """`raysim methods`: the methods there are; `raysim methods NAME`: one with its settings, also an own one."""
+    if (name := _one("methods", words)) is None:
+        return _list([(name, all_methods.describe(name)) for name in all_methods.names()])
+    target = all_methods.expand(name)[0]
+    lines = [all_methods.describe(name)] if name in all_methods.ALIASES or name == "fedavg" else []
+    for prefix, part in all_methods.part_classes(target).items():
+        lines += ["", inspect.getdoc(part) or prefix, "", *help_lines(setting_fields(part), f"{prefix}.")]
+    Reporter().say("\n".join(lines).strip("\n"))
 
 
 def datasets(words: Words) -> None:
+    """`raysim datasets`: the datasets there are by name."""
     from raysim.data import catalogue
 
     _list(catalogue())
 
 
 def models(words: Words) -> None:
+    """`raysim models`: the classifiers there are by name."""
     from raysim import models as all_models
 
     _list(all_models.names())
 
 
 def presets(words: Words) -> None:
-    _list([(name, preset.about) for name, preset in PRESETS.items()])
+    """`raysim presets`: the papers' settings by name; `raysim presets NAME`: one, as a TOML file for --config."""
+    if (name := _one("presets", words)) is None:
+        return _list([(name, preset.about) for name, preset in PRESETS.items()])
+    if name not in PRESETS:
+        raise InputError(f"presets: unknown preset '{name}'{nearest(name, PRESETS, '; see `raysim presets`')}")
+    sys.stdout.write(f"# {PRESETS[name].about}\n{_toml(PRESETS[name].settings)}\n")
+
+
+def _toml(settings: dict[str, Any]) -> str:
+    """Settings as a TOML file has them, those of parts in tables."""
+    given = {key: value for key, value in settings.items() if value is not None}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in given.items() if "." not in key]
+    for part in dict.fromkeys(key.partition(".")[0] for key in given if "." in key):
+        own = {key.partition(".")[2]: value for key, value in given.items() if key.startswith(f"{part}.")}
+        lines += ["", f"[{part}]", *(f"{key} = {json.dumps(value)}" for key, value in own.items())]
+    return "\n".join(lines)
 
 
 def sweeps(words: Words) -> None:
+    """`raysim sweeps`: the papers' tables and ablations by name; `raysim sweeps NAME`: the runs of one."""
+    from raysim.experiments.grid import unknown_sweep
     from raysim.experiments.sweeps import SWEEPS
 
-    _list([(name, sweep.about) for name, sweep in SWEEPS.items()])
+    if (name := _one("sweeps", words)) is None:
+        return _list([(name, sweep.about) for name, sweep in SWEEPS.items()])
+    if name not in SWEEPS:
+        raise unknown_sweep(name)
+    sweep = SWEEPS[name]
+    runs = math.prod(map(len, sweep.axes)) * max(1, len(sweep.seeds))
+    lines = [sweep.about, f"{runs} runs; seeds: {', '.join(map(str, sweep.seeds)) or 'that of the settings'}", ""]
+    lines += ["all of them: " + _words_of(sweep.base)]
+    for axis in sweep.axes:
+        lines += ["", "each of:", *(f"  {point}: {_words_of(settings)}" for point, settings in axis.items())]
+    if sweep.paper:
+        lines += ["", "the paper's accuracy in %:", *(f"  {row}: {value:g}" for row, value in sweep.paper.items())]
+    Reporter().say("\n".join(lines))
+
+
+def _words_of(settings: dict[str, object]) -> str:
+    """Settings as they are written on the command line."""
+    return " ".join(f"{flag(key)} {'none' if value is None else value}" for key, value in settings.items())
+
+
+def _one(command: str, words: Words) -> str | None:
+    """The one name that a listing may be given."""
+    if len(words) > 1 or (words and words[0].startswith("--")):
+        raise InputError(f"{command}: give one name, or none for the list of all")
+    return words[0] if words else None
 
 
 def _list(entries: list[tuple[str, str]]) -> None:
@@ -194,14 +363,15 @@ def _list(entries: list[tuple[str, str]]) -> None:
 
 
 def settings(words: Words) -> None:
-    """Every setting in Markdown: a table for the run, and one for each part of a method."""
+    """`raysim settings`: every setting in Markdown, by topic, and those of every method."""
     sections = [
         "# Settings\n\nWritten by `make docs` from the program. Each is a flag, a line of a TOML file (a part's in a "
         "table with\nits name) and may be in a preset; `--preset NAME` and `--config FILE` come first, later ones win.",
-        markdown_table(RunConfig),
     ]
+    for topic, fields in by_topic(RunConfig).items():
+        sections += [f"## {topic}", markdown_table(fields)]
     for name in _parts():
-        table = markdown_table(all_methods.part_class(name), f"{name}.")
+        table = markdown_table(setting_fields(all_methods.part_class(name)), f"{name}.")
         sections += [f"## {name}\n\n{all_methods.describe(name)}", table]
     sys.stdout.write("\n\n".join(sections) + "\n")
 

@@ -42,11 +42,12 @@ _FEDPA_REFERENCE_FASHION = {
     "dataset": "fashion_mnist", "beta": 0.3, "fraction": 0.25, "min_samples": 100, "quota": 2.0,
 }  # fmt: skip
 
-# HFMDS-FL table 1: B_g, T_g, T_d, α, μ, λ; the matching loss as the paper prints it.
+# HFMDS-FL table 1: B_g, T_g, T_d, α, μ, λ; the synthesis by the paper's letter, which is not the default.
 _HFMDS_SETTINGS = {
     "hfmds.per_client": 100, "hfmds.steps": 500, "hfmds.every": 20, "hfmds.alpha": 0.1, "hfmds.mu": 0.5,
     "hfmds.momentum": 0.5, "hfmds.lr": 0.02, "hfmds.match": "kl", "hfmds.match_weight": 1.0, "hfmds.temperature": 1.0,
-    "hfmds.cam": "relu",
+    "hfmds.cam": "relu", "hfmds.layer": "features", "hfmds.label_weight": 1.0, "hfmds.noise": 1.0, "hfmds.tv": 0.0,
+    "hfmds.clamp": False, "hfmds.first": None,
 }  # fmt: skip
 
 # FedDPMS (CVPR workshops 2023), section 4.1; n, λ, α and σ, of its missing supplement, from the authors' code (whose
@@ -80,8 +81,9 @@ PRESETS: dict[str, Preset] = {
         {
             "method": "hfmds+fedpa", "dataset": "shapes", "clients": 100, "active": 10, "rounds": 30,
             "partition": "classes", "classes_per_client": 1,
-            "hfmds.every": 5, "hfmds.steps": 50, "hfmds.per_client": 10, "hfmds.alpha": 0.5,
-            "fedpa.lambda_ge": 2.0, "fedpa.lambda_po": 0.01, "fedpa.lambda_po_floor": 0.0, "tsne": 400,
+            "hfmds.every": 10, "hfmds.per_client": 10,
+            "fedpa.lambda_ge": 2.0, "fedpa.lambda_po": 0.01, "fedpa.lambda_po_floor": 0.0, "fedpa.ad_reach": 1.0,
+            "tsne": 400,
         },
     ),
     "hfmds-cifar10": Preset(
@@ -241,7 +243,7 @@ PRESETS: dict[str, Preset] = {
             "method": "fedavg", "dataset": "fashion_mnist", "model": "feddpms-vae", "image_size": 16,
             "train_size": 2_000, "test_size": 1_000, "clients": 10, "active": 5, "partition": "classes",
             "classes_per_client": 2, "rounds": 12, "local_steps": 40, "batch_size": 32, "lr": 0.02,
-            "feddpms.noise": 0.5, "feddpms.quota": 40, "feddpms.tries": 20,
+            "feddpms.vae_weight": 0.03, "feddpms.noise": 0.5, "feddpms.quota": 40, "feddpms.tries": 20,
             "hfmds.every": 5, "hfmds.steps": 60, "hfmds.per_client": 50,
             "fedpa.lambda_ge": 0.5, "fedpa.lambda_po": 0.01, "fedgen.lambda_ge": 0.5,
             "sdafl.pool": 1_000, "sdafl.gan_slice": 3, "sdafl.server_steps": 20,

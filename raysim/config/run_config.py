@@ -8,6 +8,7 @@ from raysim.data import partitions
 from raysim.data.partitions import Partitioner
 from raysim.errors import InputError
 from raysim.methods.base import Part, can_fuse
+from raysim.rng import stream
 from raysim.settings import as_dict, flag, setting, setting_fields
 
 # Upper limits, far above what anyone has used: a value beyond them is a slip, and would end in a lack of memory.
@@ -128,6 +129,14 @@ class RunConfig(_PartitionSettings):
         2000, "training images, and as many held-out ones, to attack at the end; 0: no privacy figures",
         minimum=0, decides_result=False,
     )  # fmt: skip
+    measures: int = setting(
+        1000, "shared images to compare with as many held-out ones by their features at the end; 0: do not",
+        minimum=0, maximum=10**5, decides_result=False,
+    )  # fmt: skip
+    feature_kl: int = setting(
+        0, "held-out images by which to compare the active clients' features of a class every round; 0: do not",
+        minimum=0, maximum=10**6, decides_result=False,
+    )  # fmt: skip
 
     actors: int | None = setting(
         None, "number of client actors; by default 2 per GPU, or one per CPU",
@@ -195,6 +204,11 @@ class RunConfig(_PartitionSettings):
     def learning_rate(self, t: int) -> float:
         """The local learning rate in round t = 1, 2, …"""
         return self.lr * self.lr_decay ** ((t - 1) // self.lr_decay_every)
+
+    def cohort(self, t: int) -> list[int]:
+        """The clients that are active in round t = 1, 2, …, in order of id."""
+        drawn = stream(self.seed, "cohort", t).choice(self.clients, self.active or self.clients, replace=False)
+        return sorted(drawn.tolist())
 
     def partitioner(self) -> Partitioner:
         """The chosen partition with its settings."""

@@ -14,7 +14,7 @@ from raysim.config.presets import PRESETS
 from raysim.config.run_config import RunConfig, check
 from raysim.errors import InputError
 from raysim.methods.base import Part
-from raysim.settings import convert, flag, is_switch, nearest, setting_fields
+from raysim.settings import Given, convert, flag, is_switch, nearest, setting_fields
 
 Layer = tuple[str, dict[str, object]]  # where it comes from ("command line", a file, a preset), key -> value
 Fields = dict[str, Field[Any]]  # key -> setting; a part's keys begin with its prefix, as in fedprox.mu
@@ -101,6 +101,21 @@ def from_toml(path: str) -> dict[str, object]:
     return values
 
 
+def _check_tables(where: str, values: dict[str, object]) -> None:
+    """Raise an InputError if a table is wrong, also that of a method which is not the run's: it may be one day."""
+    for key, value in values.items():
+        name, _, own = key.rpartition(".")
+        if name in methods.ALIASES:
+            raise InputError(
+                f"{where}: [{name}] has no settings of its own; write them into [{methods.ALIASES[name][0]}]"
+            )
+        if name in methods.names():
+            fields = {} if name == "fedavg" else setting_fields(methods.part_class(name))
+            if own not in fields:
+                raise _unknown(where, key, {f"{name}.{each}": field for each, field in fields.items()})
+            convert(fields[own], value, where, key)
+
+
 def _read_text(path: str) -> str:
     with Path(path).open("rb") as file:
         content = file.read(LARGEST_TOML + 1)  # and no more: it may be any file, or a device that never ends
@@ -109,16 +124,18 @@ def _read_text(path: str) -> str:
     return content.decode()
 
 
-def from_record(recorded: dict[str, object], where: str) -> dict[str, object]:
-    """The settings that a run recorded in its config.json, completed with the defaults of settings that are new.
+def from_record(recorded: dict[str, object], where: str, method: object = None) -> dict[str, object]:
+    """The settings that a run recorded in its config.json, completed with what it did where settings are new.
 
-    A setting that this raysim does not know is an InputError: ignoring it could change the result.
+    A setting that this raysim does not know is an InputError: ignoring it could change the result. `method` is the same
+    method as it was given in Python, whose parts cannot be found by their names.
     """
-    fields = _Known.of(str(recorded.get("method", RunConfig.method))).fields
+    name = str(recorded.get("method", RunConfig.method))
+    fields = _Known.of(method if isinstance(method, Given) and method == name else name).fields
     for key in recorded:
         if key not in fields:
             raise InputError(f"{where}: unknown setting {flag(key)}; a newer raysim wrote it: use that one")
-    return {key: field.default for key, field in fields.items()} | recorded
+    return {key: field.metadata["formerly"] for key, field in fields.items()} | recorded
 
 
 def load_layers(given: dict[str, object], defaults: dict[str, object], where: str = COMMAND_LINE) -> list[Layer]:
@@ -130,6 +147,7 @@ def load_layers(given: dict[str, object], defaults: dict[str, object], where: st
     layers: list[Layer] = [*_preset(first), ("job", first), *_preset(flags)]
     if (path := take(flags, "config")) is not None:
         layers.append((path, from_toml(path)))
+        _check_tables(*layers[-1])
     return [*layers, (where, flags)]
 
 
@@ -205,5 +223,6 @@ def _without_value(key: str, value: Switch, fields: Fields) -> InputError:
 
 
 def _unknown(where: str, key: str, fields: Fields) -> InputError:
-    hint = nearest(flag(key), map(flag, [*fields, "preset", "config"]), "; see `raysim run --help`")
+    known = (flag(name).removeprefix("--") for name in [*fields, "preset", "config"])
+    hint = nearest(flag(key).removeprefix("--"), known, "; see `raysim run --help`", prefix="--")
     return InputError(f"{where}: unknown setting {flag(key)}{hint}")

@@ -96,6 +96,9 @@ def _unknown(name: str) -> InputError:
 def _read(found: Found, request: Request) -> Dataset:
     """Choose the rows by their labels, then read only those."""
     name, image_size = request.name, request.image_size
+    if len(found.class_names) < 2:
+        only = f" ('{found.class_names[0]}')" if found.class_names else ""
+        raise wrong(f"{name}: all images are of one class{only}; a classifier needs two: give a dataset with more")
     notes, test_source = found.notes, found.test
     train_rows = np.arange(len(found.train.y))
     if test_source is None:

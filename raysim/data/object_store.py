@@ -27,6 +27,11 @@ def fetch(reference: Any) -> Any:
     return ray.get(reference) if isinstance(reference, ray.ObjectRef) else reference
 
 
+def same_object(one: Any, other: Any) -> bool:
+    """Whether two references, or objects where there is no Ray, are of the same object."""
+    return one == other if isinstance(one, ray.ObjectRef) else one is other
+
+
 def by_reference(references: Mapping[K, Any]) -> list[tuple[Any, list[K]]]:
     """The references without repetition, each with the keys that have it: what many share is then fetched once."""
     found: dict[Any, tuple[Any, list[K]]] = {}

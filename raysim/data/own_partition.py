@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from raysim.data.partitions.base import Partitioner
-from raysim.definitions import described, find, source_digest
+from raysim.definitions import described, find, source_of
 from raysim.errors import InputError
 
 
@@ -31,10 +31,7 @@ class OwnPartition(Partitioner):
 
     def digest(self) -> str:
         """A digest of its source, and of its settings."""
-        definition = self.definition()
-        if isinstance(definition, Partitioner):
-            return source_digest(type(definition)) + repr(definition)
-        return source_digest(definition)
+        return source_of(self.given, "partition")
 
     def owners(
         self, members: list[np.ndarray], clients: int, rng: np.random.Generator

@@ -20,13 +20,17 @@ from raysim.engine.failures import ClientFailure, Decision, FailurePolicy
 from raysim.engine.fixed_point import ExactSums, NotSummable, Term, mean_term, sum_term
 from raysim.engine.hosted_model import ClientStates, HostedModel
 from raysim.engine.messages import Broadcast, ClientReport, PassAnswer, States
+from raysim.engine.prefetch import Prefetch
 from raysim.engine.work_queue import Group
+from raysim.measures import feature_kl
 from raysim.methods.base import Part, Upload
 from raysim.tensors import size_in_bytes, to_host
 from raysim.training import fused
 from raysim.training.client import PERSONAL, Client, begin, forward, split_labelled, train
-from raysim.training.device import compiled
+from raysim.training.device import compiled, trouble_of
 from raysim.training.profiling import FlopCounter, profiling
+
+LONE_SAMPLE = "Expected more than 1 value per channel when training"  # torch's batch-norm, of a batch of one
 
 log = logging.getLogger(__name__)  # on Ray the actor's own log, which the dashboard shows
 
@@ -62,21 +66,23 @@ class ClientWork:
         self.stack = fused.Stack(hosted.model, fuse, self.config.model) if fuse > 1 else None
         self.forward = compiled(forward, self.config, hosted.device)
         self.reader = ChunkReader(hosted.data.clients)
+        self.prefetch = Prefetch.on(hosted.device, self.reader.read)
         self.sums = ExactSums()
         self.summed = 0  # clients in the sums
         self.profile: tuple[str, str] | None = None  # not yet handed over with a report
+        self.held_out: tuple[np.ndarray, np.ndarray] | None = None  # images and labels of --feature-kl, once needed
 
     def train(self, broadcast: Broadcast, groups: list[Group], states: States) -> PassAnswer:
         """Train the clients of these groups; the trained models go into this actor's sums."""
         self._hold(broadcast)
         kept = self.hosted.read_states(states)
         answers: list[ClientAnswer] = []
-        for group in groups:
+        together = groups if self.stack is not None else [[client] for group in groups for client in group]
+        for group, following in zip(together, [*together[1:], []], strict=True):
             if self.stack is not None:
-                answers += self._attempt(group, partial(self._train_together, self.stack, group, kept))
-                continue
-            for client_id in group:
-                answers += self._attempt([client_id], partial(self._train_alone, client_id, kept))
+                answers += self._attempt(group, partial(self._train_together, self.stack, group, following, kept))
+            else:
+                answers += self._attempt(group, partial(self._train_alone, group[0], following, kept))
         self.reader.release()
         return _columns(answers)
 
@@ -99,10 +105,11 @@ class ClientWork:
 
     # -- one client or group -----------------------------------------------------------------------------------------
 
-    def _train_alone(self, client_id: int, states: ClientStates) -> list[ClientAnswer]:
-        """Train one client by itself."""
+    def _train_alone(self, client_id: int, following: Group, states: ClientStates) -> list[ClientAnswer]:
+        """Train one client by itself; the pixels of those that follow are uploaded meanwhile."""
         with self._blamed_on(client_id):
             client = self._client(client_id, states)
+            self.prefetch.begin(following)
             self._seed_model(client)
             with self._counted(client_id) as counter, self._profiled(client_id):
                 self.hosted.load(client.global_weights, self.hosted.personal_mask(), client.state)
@@ -110,7 +117,9 @@ class ClientWork:
                 weight, uploads = self._end(client)
             return [self._trained(Trained(client, terms, weight, uploads, _flops(counter)))]
 
-    def _train_together(self, stack: fused.Stack, group: Group, states: ClientStates) -> list[ClientAnswer]:
+    def _train_together(
+        self, stack: fused.Stack, group: Group, following: Group, states: ClientStates
+    ) -> list[ClientAnswer]:
         """Train the clients of a group in the same vectorised steps (--fuse)."""
         mask, model = self.hosted.personal_mask(), self.hosted.model
         clients, starts = [], []
@@ -122,10 +131,11 @@ class ClientWork:
                 clients.append(client)
                 starts.append(model.weights.clone())
         model.module.eval()
+        self.prefetch.begin(following)
         self._seed_model(clients[0])
         with self._blamed_on(*group), self._counted(*group) as counter, self._profiled(*group):
             trained = fused.train(stack, clients, starts)
-        rows = sum(len(batch) for client in clients for batch in client.batches()) if counter else 0
+        rows = sum(sum(client.batch_sizes) for client in clients)
         answers = []
         for client, weights, terms in trained:
             try:
@@ -133,7 +143,7 @@ class ClientWork:
                     model.load(weights)
                     weight, uploads = self._end(client)
                     # Of the group's operations, its share by samples.
-                    flops = _flops(counter) * sum(map(len, client.batches())) / rows + own.total if own else 0.0
+                    flops = _flops(counter) * sum(client.batch_sizes) / rows + own.total if own else 0.0
                     answer = self._trained(Trained(client, terms, weight, uploads, flops))
                     # Its terms are added with those of the group, after the next client's weights have been loaded.
                     answer.sums = {key: term.kept() for key, term in answer.sums.items()}
@@ -159,7 +169,7 @@ class ClientWork:
 
     def _client(self, client_id: int, states: ClientStates) -> Client:
         hosted = self.hosted
-        x, y = hosted.to_batch(*self.reader.read(client_id))
+        x, y = hosted.to_batch(*self.prefetch.take(client_id))
         unlabelled = None
         if self.config.labelled is not None:
             x, y, unlabelled = split_labelled(x, y, self.config.labelled, self.config.seed, client_id)
@@ -179,6 +189,7 @@ class ClientWork:
             state=state,
             shared=hosted.shared,
             normalisation=hosted.normalisation,
+            kept=hosted.kept,
             had_state=client_id in states,
             unlabelled=unlabelled,
             forward=self.forward,
@@ -210,7 +221,25 @@ class ClientWork:
             raise ValueError(f"its model has {model.weights.shape}, not {done.client.global_weights.shape}")
         key = f"model/{broadcast.route.get(done.client.id, 0)}"
         term = mean_term(model.weights, done.weight / broadcast.total_weight)
-        return self._answer(done, {key: term}, model.weights.nbytes)
+        answer = self._answer(done, {key: term}, model.weights.nbytes)
+        if self.config.feature_kl and (moments := self._class_moments()):
+            answer.each = (answer.each or {}) | {feature_kl.NAME: moments}
+        return answer
+
+    @torch.no_grad()
+    def _class_moments(self) -> dict[str, np.ndarray]:
+        """What --feature-kl compares: moments of the features of held-out images by the model as it is trained now."""
+        if self.held_out is None:
+            self.held_out = feature_kl.held_out_images(self.hosted.data, self.config.feature_kl)
+        images, labels = self.held_out
+        size, module = self.config.eval_batch, self.hosted.model.module
+        batches = [
+            self.hosted.to_batch(images[i : i + size], labels[i : i + size]) for i in range(0, len(labels), size)
+        ]
+        if not batches:
+            return {}
+        features = torch.cat([module.features(x) for x, _ in batches])
+        return to_host(feature_kl.class_moments(features, torch.cat([y for _, y in batches])))
 
     def _answer(self, done: Trained, sums: dict[str, Term] | None = None, sent: int = 0) -> ClientAnswer:
         """The client's uploads and state, added to these terms of the sums and bytes sent."""
@@ -255,7 +284,7 @@ class ClientWork:
         answers: list[ClientAnswer] = []
         while not answers:
             try:
-                answers = work()
+                answers = self._with_room(work)
             except ClientFailure as failure:
                 errors.append(failure.message)
                 decision = self.policy.client_failed(len(errors))
@@ -271,6 +300,18 @@ class ClientWork:
             answer.sums = {}
         self.summed += len(answers)
         return answers
+
+    def _with_room(self, work: Callable[[], list[ClientAnswer]]) -> list[ClientAnswer]:
+        """Do the work; where the device's memory is full, once more without anything that is kept for speed alone."""
+        try:
+            return work()
+        except Exception as error:
+            if trouble_of(error) != "memory":
+                raise
+            log.warning("out of memory, trying once more: %s", error)
+        self.prefetch.begin([])
+        self.hosted.free_memory()  # outside of `except`: the error's traceback holds the tensors of what failed
+        return work()
 
     def _counted(self, *clients: int) -> AbstractContextManager[FlopCounter | None]:
         """Counts operations if one of these clients (or the group it leads) is to be counted: that slows it down."""
@@ -293,12 +334,15 @@ class ClientWork:
         where = f"{who} failed in round {self.hosted.broadcast.t} ({self.config.method})"
         try:
             yield
-        except (LostObject, torch.OutOfMemoryError):  # what it needed is gone or taken: not the client's fault
+        except LostObject:  # what it needed is gone: not the client's fault
             raise
         except NotSummable as error:
             raise ClientFailure(f"{where}: its update {error}; a lower --lr usually helps") from error
         except Exception as error:
-            raise ClientFailure(f"{where}: {type(error).__name__}: {error}", traceback.format_exc()) from error
+            if trouble_of(error):  # nor is this
+                raise
+            hint = "; a batch has one sample: --drop-last leaves out a last one" if LONE_SAMPLE in str(error) else ""
+            raise ClientFailure(f"{where}: {type(error).__name__}: {error}{hint}", traceback.format_exc()) from error
 
 
 def _log(failure: ClientFailure) -> None:

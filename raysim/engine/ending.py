@@ -14,6 +14,7 @@ class Ending:
     def begin(self, in_command: bool = True) -> None:
         """Nothing has been said yet. In a command the last word comes after all that it calls has returned."""
         self.in_command, self.interrupted = in_command, False
+        self.run_directory = ""  # of the run that this process is at, for who says how to go on
         self.listeners.clear()
         self._taken = threading.Lock()
 

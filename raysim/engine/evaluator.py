@@ -14,11 +14,11 @@ from raysim.engine.hosted_model import HostedModel
 from raysim.engine.messages import LOSS_BITS, Broadcast, States
 from raysim.engine.runner import LabelledFeatures
 from raysim.engine.work_queue import Group
+from raysim.measures import shared_images
 from raysim.privacy.attacks import Attacks
 from raysim.privacy.figures import Figure
 from raysim.rng import stream
 from raysim.tensors import to_device, to_host
-from raysim.training.client import shared_rows
 
 Compute = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of images and labels, a row each
 
@@ -40,18 +40,18 @@ class Evaluator:
         mask = None if states is None else hosted.personal_mask()
         kept = hosted.read_states(states or {})
         predict = self._predict()
-        correct = 0
-        loss: int | None = 0
+        correct: list[torch.Tensor] = []
+        losses: list[torch.Tensor] = []
         for batch in (b for group in groups for b in group):
             if states is not None:
                 hosted.load(hosted.weights[0], mask, hosted.state_of(batch, kept))
             x, y = hosted.to_batch(*hosted.data.test.read(batch))
             logits = predict(x)
-            correct += int((logits.argmax(1) == y).sum())
-            batch_loss = F.cross_entropy(logits, y, reduction="sum").item()
-            if loss is not None:
-                loss = loss + round(batch_loss * 2.0**LOSS_BITS) if math.isfinite(batch_loss) else None
-        return correct, loss
+            correct.append((logits.argmax(1) == y).sum())
+            losses.append(F.cross_entropy(logits, y, reduction="sum"))
+        found: list[float] = torch.stack(losses).tolist()  # only now: the host waits for the device once
+        whole = sum(round(loss * 2.0**LOSS_BITS) for loss in found) if all(map(math.isfinite, found)) else None
+        return sum(torch.stack(correct).tolist()), whole
 
     @torch.no_grad()
     def sample_features(
@@ -69,11 +69,11 @@ class Evaluator:
             real.append((module.features(x), y))
         kinds = {"real": tuple(torch.cat(rows) for rows in zip(*real, strict=True))}
         hosted.model.load(hosted.weights[0])
-        for name, table in hosted.shared.items():
-            labelled = np.flatnonzero(column(table, "label") >= 0)  # pseudo-labels may be missing
+        for name, shared in hosted.shared.items():
+            labelled = np.flatnonzero(column(shared.table, "label") >= 0)  # pseudo-labels may be missing
             rows = stream(self.config.seed, "features", broadcast.t).permutation(labelled)[:count]
             if len(rows):
-                x, y = shared_rows(table, rows, hosted.device)
+                x, y = shared.rows(rows)
                 kinds[f"synthetic ({name})"] = module.features(x), y.argmax(1) if y.ndim == 2 else y
         return to_host(kinds)
 
@@ -90,11 +90,22 @@ class Evaluator:
         hosted.hold(broadcast)
         attacks = Attacks(self.config, hosted.data, hosted.device, broadcast.t)
         figures = attacks.on_model(trained, self._losses)
-        for name, table in hosted.shared.items():
-            figures += attacks.on_images(name, table, trained)
+        for name, shared in hosted.shared.items():
+            figures += attacks.on_images(name, shared.table, trained)
         for name, (vectors, labels) in means.items():
             figures += attacks.on_means(name, to_device(vectors, hosted.device), labels, last, self._features)
         return figures
+
+    @torch.no_grad()
+    def compare_images(self, broadcast: Broadcast, trained: list[int]) -> list[Figure]:
+        """How the features of shared images, and of these clients' training images, are beside held-out images'."""
+        hosted = self.hosted
+        hosted.hold(broadcast)
+        hosted.model.load(hosted.weights[0])
+        tables = {name: shared.table for name, shared in hosted.shared.items()}
+        return shared_images.compare_images(
+            self.config, hosted.data, tables, trained, broadcast.t, self._features_of_images
+        )
 
     def _losses(self, x: np.ndarray, y: np.ndarray) -> torch.Tensor:
         """Cross-entropy of every sample by the global models; in double precision, so that few are equal."""
@@ -104,6 +115,18 @@ class Evaluator:
     def _features(self, x: np.ndarray, y: np.ndarray) -> torch.Tensor:
         self.hosted.model.load(self.hosted.weights[0])
         return self._in_batches(lambda x, _: self.hosted.model.module.features(x), x, y)
+
+    def _features_of_images(self, images: np.ndarray) -> torch.Tensor:
+        """Features by the model that is loaded, of pixels or of images that are normalised already."""
+        size, found = self.config.eval_batch, []
+        for start in range(0, len(images), size):
+            x = images[start : start + size]
+            if x.dtype == np.uint8:
+                batch, _ = self.hosted.to_batch(x, np.zeros(len(x), np.int64))
+            else:
+                batch = to_device(x, self.hosted.device).contiguous(memory_format=torch.channels_last)
+            found.append(self.hosted.model.module.features(batch))
+        return torch.cat(found)
 
     def _in_batches(self, compute: Compute, x: np.ndarray, y: np.ndarray) -> torch.Tensor:
         size, to_batch = self.config.eval_batch, self.hosted.to_batch

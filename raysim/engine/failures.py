@@ -103,9 +103,19 @@ class RunFailure(RaysimError):
 class ServerLost(RunFailure):
     """The server actor died, or something it gave is gone: the run goes on from its last checkpoint."""
 
+    out_of_memory = False  # whether it had no room on its GPU, so that a client actor has to give way
 
-class OutOfMemory(RunFailure):
-    """An actor's GPU has no memory left: not a client's fault, and with fewer actors at once it may fit."""
+
+class DeviceFailure(RunFailure):
+    """An actor's device failed it: never a client's fault, and the actor is of no use any more."""
+
+
+class OutOfMemory(DeviceFailure):
+    """There is no memory left on the device; with fewer actors at once it may fit."""
+
+
+class BrokenDevice(DeviceFailure):
+    """An error of the device that sticks: every later call of the process would fail too."""
 
 
 class ClientFailure(RunFailure):

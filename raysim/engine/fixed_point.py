@@ -76,6 +76,8 @@ def _term(values: torch.Tensor, limit: float, factor: float, last: int | None = 
         largest = max(-low, high)  # both bounds are NaN where a value is
     if not largest < limit:
         raise NotSummable(f"holds {largest:.3g}; the exact sum takes finite values below {limit:.3g}")
+    if values.device.type == "mps":  # Apple's GPUs have no double precision
+        values = values.cpu()
     return Term(values, factor, last)
 
 

@@ -8,15 +8,14 @@ import numpy as np
 import torch
 
 from raysim.data.federated import FederatedData
-from raysim.data.object_store import by_reference, fetch
+from raysim.data.object_store import by_reference, fetch, same_object
 from raysim.engine.messages import Broadcast, States
 from raysim.tensors import to_device
 from raysim.training.client import PERSONAL, initial_model
-from raysim.training.device import prepare_torch
+from raysim.training.device import empty_cache, prepare_torch
+from raysim.training.shared_images import SharedImages
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from raysim.config import RunConfig
 
 
@@ -35,7 +34,9 @@ class HostedModel:
         self.version = 0  # of the broadcast held
         self.weights: list[torch.Tensor] = []
         self.extras: dict[str, dict[str, Any]] = {}
-        self.shared: dict[str, pa.Table] = {}
+        self.shared: dict[str, SharedImages] = {}
+        self.shared_references: dict[str, Any] = {}
+        self.kept: dict[str, Any] = {}  # what parts make once of a broadcast
 
     def hold(self, broadcast: Broadcast) -> bool:
         """Fetch a broadcast unless it is held already; says whether it is a new one."""
@@ -44,10 +45,30 @@ class HostedModel:
             return False
         self.weights = to_device(fetch(broadcast.weights), self.device)
         self.extras = to_device(fetch(broadcast.extras) or {}, self.device)
-        # Zero-copy: the table stays in the store, however many clients read it.
-        self.shared = {name: fetch(reference) for name, reference in (broadcast.shared or {}).items()}
+        self.kept = {}
+        self._hold_shared(broadcast.shared or {})
         self.version = broadcast.version
         return True
+
+    def _hold_shared(self, references: dict[str, Any]) -> None:
+        """Hold the shared datasets; one that is held already stays, with its copy on an accelerator.
+
+        Zero-copy on the host: a table stays in the store, however many clients read it.
+        """
+        before, held = self.shared_references, self.shared
+        self.shared = {
+            name: held[name] if name in held and same_object(before[name], reference)
+            else SharedImages(fetch(reference), self.device)
+            for name, reference in references.items()
+        }  # fmt: skip
+        self.shared_references = dict(references)
+
+    def free_memory(self) -> None:
+        """Give back the device's memory that is held only to be faster: copies of shared datasets, torch's cache."""
+        self.kept = {}
+        for shared in self.shared.values():
+            shared.drop()
+        empty_cache(self.device)
 
     def personal_mask(self) -> torch.Tensor | None:
         """Which weights stay at the clients in this round."""
@@ -71,7 +92,7 @@ class HostedModel:
         """A copy of what the client kept from its last pass, on the device."""
         return to_device(states[client_id], self.device) if client_id in states else {}
 
-    def to_batch(self, x: np.ndarray, y: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        """Pixels and labels as normalised tensors on the device."""
+    def to_batch(self, x: np.ndarray | torch.Tensor, y: np.ndarray | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Pixels and labels as normalised tensors on the device, where tensors are already."""
         pixels = to_device(x, self.device).to(torch.float32, memory_format=torch.channels_last)
         return self.normalisation.normalise_(pixels), to_device(y, self.device)

@@ -7,6 +7,7 @@ It is then in metrics.jsonl and in every tracker, and in Ray's metrics if it say
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from itertools import pairwise
@@ -78,16 +79,18 @@ class RoundMetrics(Mapping[str, Any]):
         """Take in the clients' reports of a part's exchange."""
         self.gflops[part] = self.gflops.get(part, 0.0) + _counted_gflops(reports)[0]
 
-    def count_training(self, reports: list[ClientReport], samples: float | None, counted: bool) -> None:
-        """Take in the clients' reports of local training.
-
-        If operations were `counted`, those of one client are scaled to a client with this many samples; with None they
-        stand as they are, since a fixed number of steps does not depend on samples.
-        """
+    def count_training(self, reports: list[ClientReport]) -> None:
+        """Take in the clients' reports of local training."""
         self.train_loss, self.terms = _mean_losses(reports)
-        if counted:
-            gflops, own = _counted_gflops(reports)
-            self.gflops["training"] = gflops * (1.0 if samples is None else samples / own)
+
+    def count_operations(self, reports: list[ClientReport], samples: float | None) -> None:
+        """Take in the report of a client whose operations in local training were counted.
+
+        They are scaled to a client with this many samples; with None they stand as they are, since a fixed number of
+        steps does not depend on samples.
+        """
+        gflops, own = _counted_gflops(reports)
+        self.gflops["training"] = gflops * (1.0 if samples is None else samples / own)
 
     def count_evaluation(self, batches: list[tuple[int, int | None]], images: int) -> None:
         """Take in each test batch's correct predictions and summed loss (None: it is not finite)."""
@@ -131,6 +134,15 @@ class RoundMetrics(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self.to_line())
+
+
+def late_mean(accuracies: list[float]) -> float:
+    """The mean accuracy of the last quarter of the evaluated rounds, since single rounds wander.
+
+    >>> late_mean([0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.6, 0.8])
+    0.7
+    """
+    return statistics.fmean(accuracies[-max(1, len(accuracies) // 4) :])
 
 
 def declared() -> list[Field[Any]]:

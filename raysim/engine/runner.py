@@ -120,3 +120,7 @@ class WorkerCalls(Protocol):
     ) -> list[Figure]:  # fmt: skip
         """Attack the model and what is shared; the one group has the clients that took part, `last` the last cohort."""
         ...
+
+    def compare_images(self, broadcast: Broadcast, groups: list[Group], states: None) -> list[Figure]:
+        """Compare shared images, and training images of the one group's clients, with held-out ones."""
+        ...

@@ -18,6 +18,7 @@ from raysim.data.federated import FederatedData
 from raysim.data.object_store import fetch, put
 from raysim.engine.failures import RunFailure
 from raysim.engine.fixed_point import MEAN_LIMIT, add_up, decode_mean, decode_sum
+from raysim.measures import feature_kl
 from raysim.methods.base import Part, Uploads
 from raysim.privacy.figures import Figure
 from raysim.rng import stream
@@ -48,6 +49,7 @@ class Server:
         self.shared_since: dict[str, int] = {}  # part -> round
         self.newly_shared = 0.0  # bytes that each client has yet to download
         self.metrics: dict[str, float] = {}  # what parts report of this round
+        self.notices: list[str] = []  # what parts want people to know
         self.t = 0
         self.averaged_model = 0  # index of the model that `Part.aggregate` is called for
         self.averaged_clients = 0  # that trained it
@@ -89,6 +91,10 @@ class Server:
         self.newly_shared += table.nbytes if bytes_each is None else bytes_each
         self.metrics["shared_bytes"] = sum(table.nbytes for table in self.shared.values())
 
+    def notify(self, text: str) -> None:
+        """Tell the user something in one line: it is printed, and recorded among the events."""
+        self.notices.append(text)
+
     # -- called by the simulation ------------------------------------------------------------------------------------
 
     def hello(self) -> None:
@@ -113,11 +119,11 @@ class Server:
         extras = {part.name: to_host(part.broadcast(self)) for part in self.config.parts}
         return extras, size_in_bytes(extras)
 
-    def take_news(self) -> tuple[dict[str, float], dict[str, Any], float]:
-        """What parts have reported since the last call, references to what they share, and its new bytes."""
-        metrics, newly_shared = self.metrics, self.newly_shared
-        self.metrics, self.newly_shared = {}, 0.0
-        return metrics, self.shared_references, newly_shared
+    def take_news(self) -> tuple[dict[str, float], dict[str, Any], float, list[str]]:
+        """What parts have reported since the last call, references to what they share, its new bytes, and notices."""
+        metrics, newly_shared, notices = self.metrics, self.newly_shared, self.notices
+        self.metrics, self.newly_shared, self.notices = {}, 0.0, []
+        return metrics, self.shared_references, newly_shared, notices
 
     def route(self, part_name: str, t: int, clients: list[int]) -> dict[int, int]:
         """Which model each client trains, where it is not the first."""
@@ -148,6 +154,10 @@ class Server:
                 self.weights[i] = mean
         for part in self.config.parts:
             part.update(self, self._uploads(part.name, totals, uploads))
+        if self.config.feature_kl:
+            moments = [each for _, each in self._uploads(feature_kl.NAME, totals, uploads).each]
+            if (divergence := feature_kl.mean_kl(moments)) is not None:
+                self.metrics[feature_kl.NAME] = divergence
         return list(self.weights)
 
     def sample_features(self, t: int, count: int) -> LabelledFeatures:
@@ -179,7 +189,7 @@ class Server:
         self.state = to_device(kept["state"], self.device) if self.config.parts else {}
         for part_name, (self.t, table) in shared.items():
             self.share(part_name, table)
-        self.metrics, self.newly_shared = {}, 0.0
+        self.metrics, self.newly_shared, self.notices = {}, 0.0, []
         return list(self.weights)
 
     def export(self) -> tuple[list[dict[str, np.ndarray]], dict[str, dict[str, Any]]]:

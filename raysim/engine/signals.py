@@ -21,9 +21,21 @@ TERMINATED = signal.SIGUSR2  # what the main thread gets for SIGTERM
 
 LOST = b"\0"  # says that an interrupt was lost: no signal has this number
 
-INTERRUPTED = "raysim: interrupted; `python -m raysim resume RUN_DIR` goes on"
-
 spared: set[int] = set()  # processes that end by themselves after this one, since they clear up behind it
+
+
+def how_to_go_on(run_directory: str) -> str:
+    """What to do after the end of a run that was to be written there; empty if there was no run yet."""
+    if run_directory and os.path.exists(os.path.join(run_directory, "config.json")):
+        return f"`python -m raysim resume {run_directory}` goes on"
+    if run_directory and os.path.exists(run_directory):
+        return f"give the same command again, with --out {run_directory} --resume"
+    return "give the same command again"
+
+
+def interrupted_line(run_directory: str | None = None) -> str:
+    """The last line of a process that was interrupted, by default at the run it is at."""
+    return f"raysim: interrupted; {how_to_go_on(ending.run_directory if run_directory is None else run_directory)}"
 
 
 @contextmanager
@@ -108,7 +120,7 @@ def _watch(seen: int, before: list[psutil.Process]) -> None:
         elif byte[0] in (signal.SIGINT, TERMINATED):
             ending.interrupt()
             until = until or time.monotonic() + FORCE_SECONDS
-    say_last(INTERRUPTED)
+    say_last(interrupted_line())
     end_now(130, before)
 
 
@@ -124,7 +136,7 @@ def say_last(line: str) -> bool:
 def end_with(line: str, before: list[psutil.Process]) -> None:
     """End at once with code 1 and this line, unless the last word has been said; after an interrupt, with that."""
     code = 130 if ending.interrupted else 1
-    if say_last(INTERRUPTED if ending.interrupted else line):
+    if say_last(interrupted_line() if ending.interrupted else line):
         end_now(code, before)
 
 

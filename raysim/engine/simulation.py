@@ -24,7 +24,6 @@ from raysim.engine.stopping import length_settings, reason_to_stop
 from raysim.engine.work_queue import Answers, Call, Pass, in_groups, spans
 from raysim.methods.base import Part
 from raysim.privacy.figures import Figure
-from raysim.rng import stream
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,6 +45,7 @@ class Result:
     history: list[RoundMetrics] = field(default_factory=list)
     features: LabelledFeatures = field(default_factory=dict)  # if --tsne asks
     privacy: list[Figure] = field(default_factory=list)  # if --privacy asks
+    measures: list[Figure] = field(default_factory=list)  # of shared images, if --measures asks
     profiles: dict[str, tuple[str, str]] = field(default_factory=dict)  # what was profiled -> table, Chrome trace
     stopped: str = ""  # why the run was ended before its last round
 
@@ -140,6 +140,7 @@ class Simulation:
         t = len(history)
         features = self.sample_features(t) if self.config.tsne else {}
         privacy = self.measure_privacy(history) if self.config.privacy else []
+        measures = self.compare_images(t) if self.config.measures and self.shared else []
         shared = {name: self.runner.get(reference) for name, reference in self.shared.items()}
         models, state = self.ask(Server.export)
         return Result(
@@ -150,6 +151,7 @@ class Simulation:
             history=history,
             features=features,
             privacy=privacy,
+            measures=measures,
             profiles=self.profiles,
             stopped=self.stopped,
         )
@@ -166,7 +168,7 @@ class Simulation:
         for batch in checkpoint.states:
             self.states |= dict.fromkeys((client for client, _ in batch), self.runner.put(batch))
         self.weights = self.runner.call_server(Server.restore, checkpoint.server, checkpoint.shared)
-        _, self.shared, _ = self.ask(Server.take_news)
+        _, self.shared, _, _ = self.ask(Server.take_news)
 
     def save(self, t: int, begun: BegunRound | None = None, last: bool = False) -> None:
         """Begin a checkpoint, which is written while the next round runs, or the next pass of a begun round."""
@@ -183,7 +185,7 @@ class Simulation:
     def round(self, t: int) -> RoundMetrics:
         """Do one round: extra exchanges, sample, broadcast, train, aggregate, evaluate."""
         self.runner.follow_nodes()
-        cohort = self.sample(t)
+        cohort = self.config.cohort(t)
         begun, self.begun = self.begun or BegunRound(RoundMetrics(round=t, clients=len(cohort))), None
         metrics = begun.metrics
         self.calls = {}
@@ -192,20 +194,16 @@ class Simulation:
             if part.overrides("exchange"):
                 self.exchanges(part, cohort, begun)
                 times.append((f"{part.name} exchange", time.monotonic()))
-        self.train(cohort, metrics)
+        typical = self.train(cohort, metrics)
         times.append(("training", time.monotonic()))
         if t == self.config.rounds or (self.config.eval_every and t % self.config.eval_every == 0):
             metrics.count_evaluation(*self.evaluate(t))
             times.append(("evaluation", time.monotonic()))
         metrics.count_time(times)
         metrics.timeline = {"round": t, "seconds": metrics.seconds, "spans": spans(self.calls, times[0][1])}
+        if t == self.config.rounds:
+            self.count_operations(typical, cohort, metrics)
         return metrics
-
-    def sample(self, t: int) -> list[int]:
-        """The round's active clients, in order of id."""
-        active = self.config.active or self.config.clients
-        drawn = stream(self.config.seed, "cohort", t).choice(self.config.clients, active, replace=False)
-        return sorted(drawn.tolist())
 
     def exchanges(self, part: Part, cohort: list[int], begun: BegunRound) -> None:
         """A part's extra passes at the start of a round, as many as it asks for, with a checkpoint between two."""
@@ -229,27 +227,39 @@ class Simulation:
             i += 1
             begun.passes[part.name] = i
 
-    def train(self, cohort: list[int], metrics: RoundMetrics) -> None:
-        """Local training of the cohort, after which the server averages."""
+    def train(self, cohort: list[int], metrics: RoundMetrics) -> Pass:
+        """Local training of the cohort, after which the server averages; returns a typical client's share of it."""
         t = metrics.round
         broadcast = self.broadcast(cohort, metrics)
-        if t == self.config.rounds:  # once: counting slows that client down
-            broadcast = replace(broadcast, counted=self.data.typical(cohort))
         if self.config.profile and t == min(2, self.config.rounds):  # the first is still warming up
             broadcast = replace(broadcast, profiled=self.data.typical(cohort))
         for part in self.config.parts:
             if part.overrides("route"):
                 broadcast = replace(broadcast, route=self.ask(Server.route, part.name, t, cohort))
         work = self.pass_over(WorkerCalls.train, broadcast, in_groups(cohort, self.config.fuse))
+        client = self.data.typical(cohort)
+        typical = self.pass_over(WorkerCalls.train, replace(broadcast, profiled=None, counted=client), [[client]])
+        typical.states = {client: self.states[client]} if client in self.states else {}  # as it is before this pass
         answers = self.carry_out(work, metrics)
         self.calls["training"] = answers.calls
         trained = Counter(broadcast.route.get(r.client, 0) for r in all_reports(answers) if not r.skipped)
         self.weights = self.send(Server.aggregate, answers, t, trained)
         self.note_profile("training", answers)
-        samples = float(self.data.sizes[cohort].mean()) if self.config.local_epochs else None
-        metrics.count_training(all_reports(answers), samples, counted=broadcast.counted is not None)
-        if any(part.overrides("update") or part.overrides("aggregate") for part in self.config.parts):
+        metrics.count_training(all_reports(answers))
+        reporting = any(part.overrides("update") or part.overrides("aggregate") for part in self.config.parts)
+        if self.config.feature_kl or reporting:
             self.hear_news(metrics)
+        return typical
+
+    def count_operations(self, typical: Pass, cohort: list[int], metrics: RoundMetrics) -> None:
+        """Count the floating-point operations of a client's training, which is done again for it and then forgotten.
+
+        Counting slows a client down, so it is not done within the time of a round.
+        """
+        self.version += 1
+        again = replace(typical, broadcast=replace(typical.broadcast, version=self.version))
+        samples = float(self.data.sizes[cohort].mean()) if self.config.local_epochs else None
+        metrics.count_operations(all_reports(self.runner.run(again)), samples)
 
     def evaluate(self, t: int) -> tuple[list[tuple[int, int | None]], int]:
         """Evaluate the global model on the test split, or the clients' own on their shares of it.
@@ -362,8 +372,10 @@ class Simulation:
 
     def hear_news(self, metrics: RoundMetrics) -> None:
         """Take what the parts reported at the server, and what they share now."""
-        reported, self.shared, newly_shared = self.ask(Server.take_news)
+        reported, self.shared, newly_shared, notices = self.ask(Server.take_news)
         metrics.reported |= reported
+        for text in notices:
+            self.runner.on_event("notice", round=metrics.round, text=text)
         metrics.bytes_down += round(self.config.clients * newly_shared)  # every client downloads it once
 
     # -- after the last round ----------------------------------------------------------------------------------------
@@ -381,11 +393,19 @@ class Simulation:
         """What attacks on the model and on what is shared find, what the server certifies, and the last PSNR."""
         t = len(history)
         certified, means = self.runner.call_server(Server.privacy, t, returns=2)
-        cohorts = [self.sample(earlier) for earlier in range(1, t + 1)]
-        trained = sorted(set().union(*cohorts))
-        work = Pass(WorkerCalls.attack, self.reading(t), [trained], [1.0], extra=(means, cohorts[-1]))
+        work = Pass(WorkerCalls.attack, self.reading(t), [self.trained(t)], [1.0], extra=(means, self.config.cohort(t)))
         (measured,) = self.runner.run(work).first
         similar = [metrics.reported["psnr"] for metrics in history if "psnr" in metrics.reported]
         note = "dB, of shared images to those they were made from, as the papers define it: a similarity"
         psnr = [Figure("psnr", value, note=note) for value in similar[-1:]]
         return [*measured, *self.runner.get(certified), *psnr]
+
+    def compare_images(self, t: int) -> list[Figure]:
+        """How the features of shared images are distributed beside those of real ones."""
+        work = Pass(WorkerCalls.compare_images, self.reading(t), [self.trained(t)], [1.0])
+        (figures,) = self.runner.run(work).first
+        return figures
+
+    def trained(self, t: int) -> list[int]:
+        """The clients that were active in one of the first t rounds, in order of id."""
+        return sorted(set().union(*(self.config.cohort(earlier) for earlier in range(1, t + 1))))

@@ -61,3 +61,7 @@ class Worker(WorkerCalls):
     ) -> list[Figure]:  # fmt: skip
         (trained,) = groups
         return self.evaluator.attack(broadcast, means, trained, last)
+
+    def compare_images(self, broadcast: Broadcast, groups: list[Group], states: None) -> list[Figure]:
+        (trained,) = groups
+        return self.evaluator.compare_images(broadcast, trained)

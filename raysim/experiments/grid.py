@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from raysim import methods
 from raysim.config import RunConfig, from_command_line, load_layers, resolve, take
@@ -30,7 +30,7 @@ LISTS = {
 }
 
 
-Lists = dict[str, list[str]]  # a flag of LISTS -> its values
+Lists = dict[str, list[Any]]  # a flag of LISTS -> its values: words, or in Python methods as objects
 Flags = dict[str, object]
 
 
@@ -89,7 +89,7 @@ def compare(lists: Lists, flags: Flags) -> Grid:
         raise InputError("compare: say which with --methods, e.g. --methods fedavg fedprox hfmds")
     if "method" in flags or "over" in lists:
         raise InputError("compare takes --methods; use `raysim sweep --over …` for a grid of other settings")
-    by_method: Axis = {name: {"method": name} for name in names}
+    by_method: Axis = dict(map(_method, names))
     axes = (by_method, _partitions(lists.pop("partitions", [])))
     return _grid("compare", Sweep("", {}, axes), flags, lists.get("seeds"))
 
@@ -103,12 +103,19 @@ def sweep(lists: Lists, flags: Flags, name: str | None = None) -> Grid:
     if not name and not lists.get("over"):
         raise InputError("sweep: give a name (`raysim sweeps` lists them), or --over key=value,value …")
     if name and name not in SWEEPS:
-        raise InputError(f"sweep: unknown sweep '{name}'{nearest(name, SWEEPS, '; see `raysim sweeps`')}")
+        raise unknown_sweep(name)
     if name and "preset" in flags:
         raise InputError(f"sweep {name} has a preset of its own; change single settings, e.g. --rounds 20")
     if name:
         return _grid(f"sweep-{name}", SWEEPS[name], flags, lists.get("seeds"))
     return _grid("sweep", Sweep("", {}, tuple(map(_over, lists["over"]))), flags, lists.get("seeds"))
+
+
+def unknown_sweep(name: str) -> InputError:
+    """An error with the sweep that was meant, if it is nearly called that, or with those of the same paper."""
+    siblings = [known for known in SWEEPS if known.partition("-")[0] == name.partition("-")[0]]
+    otherwise = f"; there are {', '.join(siblings)}" if siblings else "; see `raysim sweeps`"
+    return InputError(f"sweep: unknown sweep '{name}'{nearest(name, SWEEPS, otherwise, similar=0.85)}")
 
 
 def of_points(name: str, points: Axis, flags: dict[str, object]) -> Grid:
@@ -136,6 +143,14 @@ def read(words: list[str]) -> tuple[Lists, Flags]:
         elif word:
             lists[key] += [word] if key == "over" else [item for item in word.split(",") if item]
     return lists, from_command_line(rest)
+
+
+def _method(name: Any) -> tuple[str, dict[str, object]]:
+    """A method as a point of an axis: by its name, or as parts given in Python."""
+    if isinstance(name, str):
+        return name, {"method": name}
+    method, settings = methods.of_objects(name)
+    return str(method), settings | {"method": method}
 
 
 def _partitions(texts: list[str]) -> Axis:
@@ -194,7 +209,7 @@ def _fitting(flags: dict[str, object], own: dict[str, Any], axes: list[Axis]) ->
         return flags
     parts = {
         method: set(methods.part_classes(methods.expand(method)[0]))
-        for method in (str(point["method"]) for axis in axes for point in axis.values() if "method" in point)
+        for method in (cast(str, point["method"]) for axis in axes for point in axis.values() if "method" in point)
     }
     elsewhere = set().union(*parts.values()) - parts[own["method"]]
     return {key: value for key, value in flags.items() if key.rpartition(".")[0] not in elsewhere}

@@ -27,6 +27,7 @@ from raysim.data import partitions
 from raysim.engine.ray_runner import cluster
 from raysim.engine.ray_runner.plan import Node, make_plan
 from raysim.errors import InputError, PlanError, RaysimError
+from raysim.experiments import objects
 from raysim.experiments.grid import Grid, PlannedRun
 from raysim.experiments.table import write_table
 from raysim.methods.base import Part
@@ -34,7 +35,7 @@ from raysim.observe.progress import Reporter, duration
 from raysim.observe.report import write_comparison
 from raysim.observe.search_trial import PIPES
 from raysim.settings import as_dict, flag
-from raysim.single_run import largest_client, prepare
+from raysim.single_run import idle_parts, largest_client, prepare
 from raysim.storage.formats import read_summary
 from raysim.storage.run_directory import rounds_done, run_directory
 
@@ -163,8 +164,17 @@ class RunScheduler:
 
     def _check_data(self) -> int:
         """Load and deal each kind of data once, so that errors in it show now; returns the largest client's bytes."""
-        kinds = {tuple(getattr(run.config, key) for key in DATA_SETTINGS): run.config for run in self.waiting}
-        return max(largest_client(config, *prepare(config)) for config in kinds.values())
+        kinds: dict[tuple[Any, ...], list[PlannedRun]] = {}
+        for run in self.waiting:
+            kinds.setdefault(tuple(getattr(run.config, key) for key in DATA_SETTINGS), []).append(run)
+        largest, warnings = 0, dict[str, None]()
+        for runs in kinds.values():
+            dataset, dealt = prepare(runs[0].config)
+            largest = max(largest, *(largest_client(run.config, dataset, dealt) for run in runs))
+            warnings |= dict.fromkeys(f"{run.row}: {text}" for run in runs for text in idle_parts(run.config, dealt))
+        for text in warnings:
+            self.reporter.say(f"warning: {text}")
+        return largest
 
     def _find_units(self) -> list[Node]:
         threads = max(run.config.threads for run in self.waiting)
@@ -224,13 +234,14 @@ class RunScheduler:
             }  # fmt: skip
         run.folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "raysim", "run", *flags(run.config)]
-        with open(run.folder / "log.txt", "wb") as log, self._heard(run) as pipes:
+        handed_over, heard = objects.handed_over(run.config), self._heard(run)
+        with open(run.folder / "log.txt", "wb") as log, handed_over as own, heard as pipes:
             if pipes:
                 environment |= {PIPES: ",".join(map(str, pipes))}
             # In a session of its own: Ctrl-C reaches only this process, which ends the runs in order.
             process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                pass_fds=[self.lock, *pipes],
+                command, env=environment | own, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True, pass_fds=[self.lock, *pipes, *map(int, own.values())],
             )  # fmt: skip
         self.running[run] = process, share
         threading.Thread(target=self._wait_for, args=(run, process), daemon=True).start()

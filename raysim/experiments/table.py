@@ -25,6 +25,7 @@ class Column:
     heading: str
     read: Callable[[Summary], float | None]
     digits: int = 2
+    printed: bool = True  # in Markdown; table.csv and table.json have all of them
 
 
 def _at(key: str, factor: float = 1.0) -> Callable[[Summary], float | None]:
@@ -51,6 +52,20 @@ def _privacy(figure: str, on_model: bool) -> Callable[[Summary], float | None]:
     return read
 
 
+def _measure(figure: str) -> Callable[[Summary], float | None]:
+    """Read a measure of shared images, of the first part that shares any; training images come last in the summary."""
+
+    def read(summary: Summary) -> float | None:
+        found = {name: value for name, value in (summary.get("measures") or {}).items() if value is not None}
+        return next((value for name, value in found.items() if name.partition(".")[2] == figure), None)
+
+    return read
+
+
+def _gflops(summary: Summary) -> float | None:
+    return sum((summary.get("gflops_per_client_round") or {}).values()) or None
+
+
 def _generator_map(figure: str) -> Callable[[Summary], float | None]:
     """Read a distance in the map of generated features (FedPA's table V)."""
     return lambda summary: next((m[figure] for m in (summary.get("generator_map") or {}).values()), None)
@@ -65,18 +80,28 @@ COLUMNS = (
     Column("seconds", "seconds", _at("seconds"), 0),
     Column("megabytes_up", "MB up", _at("bytes_up", 1e-6), 1),
     Column("megabytes_down", "MB down", _at("bytes_down", 1e-6), 1),
+    Column("gflops", "GFLOPs", _gflops),
     Column("psnr", "PSNR dB", _at("psnr")),
     Column("psnr_nearest", "PSNR to nearest", _privacy("psnr_nearest", False)),
+    Column("feature_fd", "feature FD", _measure("fd")),
+    Column("feature_kd", "feature KD", _measure("kd"), printed=False),
+    Column("precision", "precision", _measure("precision"), 3, printed=False),
+    Column("recall", "recall", _measure("recall"), 3, printed=False),
+    Column("density", "density", _measure("density"), 3, printed=False),
+    Column("coverage", "coverage", _measure("coverage"), 3),
     Column("shared_auc", "attack on shared data: AUC", _privacy("auc", False), 3),
-    Column("shared_tpr", "TPR at 1 % FPR", _privacy("tpr_at_1%_fpr", False), 3),
+    Column("shared_tpr", "attack on shared data: TPR at 1 % FPR", _privacy("tpr_at_1%_fpr", False), 3),
     Column("model_auc", "attack on model: AUC", _privacy("auc", True), 3),
-    Column("model_tpr", "TPR at 1 % FPR", _privacy("tpr_at_1%_fpr", True), 3),
+    Column("model_tpr", "attack on model: TPR at 1 % FPR", _privacy("tpr_at_1%_fpr", True), 3),
     Column("epsilon", "certified ε", _privacy("epsilon", False)),
     Column("generator_intra", "map of generated features: within a class", _generator_map("intra"), 1),
     Column("generator_inter", "between classes", _generator_map("inter"), 1),
 )
 # Key of a column -> heading and attribute of the papers' figure in the column after it.
-PAPER_AFTER = {"best_five_accuracy": ("paper %", "accuracy"), "psnr": ("paper's PSNR", "psnr")}
+PAPER_AFTER = {
+    "best_five_accuracy": ("paper %", "accuracy"), "gflops": ("paper's GFLOPs", "gflops"),
+    "psnr": ("paper's PSNR", "psnr"),
+}  # fmt: skip
 
 
 def write_table(grid: Grid, failed: Mapping[PlannedRun, str]) -> str:
@@ -146,10 +171,11 @@ def _shown(spread: dict[str, Any] | None, digits: int) -> str:
 
 
 def _reported(row: Row, key: str) -> str:
-    """The papers' figures for the row: accuracies with the papers' names, or values of PSNR."""
+    """The papers' figures for the row: accuracies with the papers' names, or values of PSNR or GFLOPs."""
     figures = [papers.Figure(**figure) for figure in row["paper"]]
-    texts = [str(f) if key == "accuracy" else f"{f.psnr:.2f}" for f in figures if key == "accuracy" or f.psnr]
-    return "; ".join(texts) or NONE
+    if key == "accuracy":
+        return "; ".join(map(str, figures)) or NONE
+    return "; ".join(f"{value:.2f}" for f in figures if (value := getattr(f, key)) is not None) or NONE
 
 
 def _differences(row: Row) -> str:
@@ -161,7 +187,7 @@ def _differences(row: Row) -> str:
 def _markdown(rows: list[Row], failed: Mapping[PlannedRun, str]) -> str:
     """The table in Markdown, without columns that are empty in every row."""
     headings, cells = ["run", "seeds"], [[row["row"], " ".join(map(str, row["seeds"])) or NONE] for row in rows]
-    for column in COLUMNS:
+    for column in (column for column in COLUMNS if column.printed):
         wanted = [(column.heading, [_shown(row[column.key], column.digits) for row in rows])]
         if column.key in PAPER_AFTER:
             heading, key = PAPER_AFTER[column.key]

@@ -62,6 +62,11 @@ def expand(method: str) -> tuple[str, dict[str, object]]:
     """
     parts: list[str] = []
     settings: dict[str, object] = {}
+    if "," in method:
+        names = [name.strip() for name in method.split(",") if name.strip()]
+        raise InputError(f"--method {method}: methods are joined by +; write --method {'+'.join(names)}")
+    if not all(name.strip() for name in method.split("+")):
+        raise InputError(f"--method {method}: a name is missing beside a +; add it, or leave the + out")
     for name in method.split("+"):
         target, implied = ALIASES.get(name, (name, {}))
         parts.append(target)

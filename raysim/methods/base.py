@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from raysim.config import RunConfig
     from raysim.engine.server import Server
     from raysim.training.client import Client, Step
-    from raysim.training.fused import FusedStep
+    from raysim.training.fused import FusedStep, Stack
 
 
 @dataclass
@@ -92,6 +92,12 @@ class Part:
     def check(self, config: RunConfig) -> None:
         """Raise an InputError of one line if the part cannot be combined with the rest of the configuration."""
 
+    def idle(self, config: RunConfig, sizes: np.ndarray) -> str | None:
+        """Why the part never acts in the rounds, cohorts and data (samples per client) of a run; None: it does.
+
+        It completes the sentence "NAME never acts: …", and says what would help.
+        """
+
     # -- server ------------------------------------------------------------------------------------------------
 
     def setup(self, server: Server) -> None:
@@ -155,6 +161,7 @@ class Part:
 
     group = 1  # clients per call of `reply`; a part that computes for several at once makes this a setting
     reported = True  # whether the part's loss term is among the metrics
+    adds_samples = False  # whether `batch` may add --unlabelled-batch samples to a batch
     replies_with_model = True  # whether clients need the global model in the part's exchanges, and so download it
 
     def reply(self, clients: list[Client]) -> list[Upload]:
@@ -168,12 +175,34 @@ class Part:
         """The batch to train on in a local step, passed on from part to part; y may become soft labels."""
         return x, y
 
+    def extra(self, client: Client) -> torch.Tensor | None:
+        """Images to pass through the network in a local step beside the batch; not asked for with --fuse.
+
+        `loss` finds their logits in `step.extra[self.name]`. One pass for all images costs less than several.
+        """
+
     def ce_weight(self, client: Client) -> float:
         """The factor on the cross-entropy in a local step; the factors of all parts are multiplied."""
         return 1.0
 
     def loss(self, client: Client, step: Step) -> torch.Tensor | None:
         """The part's scalar term of the loss in a local step; None where its weight is 0, so that it costs nothing."""
+
+    def pull(
+        self, clients: list[Client], weights: torch.Tensor, start: torch.Tensor
+    ) -> tuple[torch.Tensor | None, torch.Tensor] | None:
+        """A term of the loss that pulls at the parameters themselves: each client's value, and the gradients.
+
+        `weights` and `start` [clients, parameters] are the clients' parameters, flat, as they are in this local step
+        and as they were broadcast; alone a client is the only row. So one form serves with and without --fuse, and a
+        term costs a few operations in place of several for every parameter. The value is None if it says nothing.
+        """
+
+    def begin_fused(self, clients: list[Client], stack: Stack) -> None:
+        """Prepare the vectorised steps of clients that have begun, who are in the order of the stack's rows.
+
+        What all of them need together is kept in `stack.scratch[self.name]`.
+        """
 
     def fused_loss(self, clients: list[Client], step: FusedStep) -> torch.Tensor | None:
         """`loss` for the clients of one vectorised step, a value per client; --fuse needs it beside `loss`."""

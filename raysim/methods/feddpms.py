@@ -15,7 +15,7 @@ from raysim.methods.common import latent_means as latents
 from raysim.models.vae import forward_keeping, latent_divergence
 from raysim.privacy.gaussian import of_means
 from raysim.settings import setting
-from raysim.tensors import to_device, to_host
+from raysim.tensors import to_device, to_host, upload_all
 
 if TYPE_CHECKING:
     from raysim.config import RunConfig
@@ -57,6 +57,12 @@ class FedDPMS(Part):
         """The last round of the first stage (T_p)."""
         return max(1, round(self.first_stage * config.rounds))
 
+    def idle(self, config, sizes):
+        if self.quota and config.rounds < self.switch(config) + 2:  # means are shared in the round before they are used
+            return f"no round is left for shared images after {self.switch(config)} of the first stage; raise --rounds"
+        if self.quota and config.clients == 1:
+            return "there is no other client to get images from; raise --clients"
+
     def personal(self, module, t):
         # Also in the second stage, so that averaging leaves the server's decoder as it is.
         return ("decoder.*",) if self.vae_weight else ()
@@ -65,8 +71,12 @@ class FedDPMS(Part):
 
     def begin(self, client):
         if client.t <= self.switch(client.config):
-            scratch = client.scratch[self.name] = {"draw": client.stream(f"{self.name}/latent")}
-            client.forward = forward_keeping(scratch) if self.vae_weight else client.forward
+            scratch = client.scratch[self.name] = {}
+            if self.vae_weight:
+                client.forward = forward_keeping(scratch)
+                draw, latent = client.stream(f"{self.name}/latent"), client.model.module.feature_size
+                noise = [draw.standard_normal((n, latent), dtype=np.float32) for n in client.largest_batches]
+                scratch["noise"] = iter(upload_all(noise, client.y.device))
         elif self.quota:
             decoder, state = client.model.personal_mask([self], client.t), client.state[self.name]
             client.model.weights[decoder] = client.global_weights[decoder]
@@ -83,7 +93,7 @@ class FedDPMS(Part):
             return None
         scratch, module = client.scratch[self.name], client.model.module
         log_variance = module.log_variance(scratch["encoded"])
-        z = latents.noisy(step.features, (log_variance / 2).exp(), scratch["draw"])
+        z = step.features + (log_variance / 2).exp() * next(scratch["noise"])[: len(step.features)]
         apart = (module.decoder(z) - client.pixels(step.x)).square().flatten(1).sum(1).mean()
         return self.vae_weight * (latent_divergence(step.features, log_variance) + apart)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from raysim.methods.base import Part
-from raysim.methods.common.loss_terms import product, products, squared_distance, squared_distances
+from raysim.methods.common.loss_terms import in_rows, towards
 from raysim.settings import setting
 from raysim.tensors import to_device, to_host
 
@@ -20,18 +20,11 @@ class FedDyn(Part):
 
     alpha: float = setting(0.01, "weight of the quadratic term (α)", above=0)
 
-    reported = False  # the linear term's value says nothing
-
-    def loss(self, client, step):
-        near = self.alpha / 2 * squared_distance(client)
-        own = client.state[self.name].get("gradient")
-        return near if own is None else near - product(client, own)
-
-    def fused_loss(self, clients, step):
-        size = clients[0].model.trainable
-        zeros = torch.zeros(size, device=clients[0].model.device)
-        own = torch.stack([client.state[self.name].get("gradient", zeros) for client in clients])
-        return self.alpha / 2 * squared_distances(step) - products(step, own)
+    def pull(self, clients, weights, start):
+        """−⟨g_k, w⟩ + α/2·‖w − w_t‖²; the linear term's value says nothing."""
+        _, gradient = towards(weights, start, self.alpha)
+        own = [client.state[self.name].get("gradient", gradient.new_zeros(())) for client in clients]
+        return None, gradient - in_rows([one.expand(weights.shape[1]) for one in own])
 
     def end(self, client):
         """Set g_k ← g_k − α(w_k − w_t), for the parameters that are averaged."""

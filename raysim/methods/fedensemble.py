@@ -36,6 +36,12 @@ class FedEnsemble(Part):
                 "use --fedensemble.mode clients"
             )
 
+    def idle(self, config, sizes):
+        if self.mode == "clients" and config.active == 1:
+            return "one active client is no ensemble; raise --active"
+        if self.mode == "models" and self.models == 1:
+            return "one model is no ensemble; raise --fedensemble.models"
+
     def predict(self, models, x):
         """The logarithm of the averaged softmax of the models, or their averaged logits.
 

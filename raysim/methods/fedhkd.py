@@ -23,19 +23,20 @@ class FedHKD(Part):
     temperature: float = setting(0.5, "temperature of the soft predictions (T)", above=0)
     noise: float = setting(0.0, "standard deviation of the noise added to a client's mean features", minimum=0)
 
+    def idle(self, config, sizes):
+        if config.rounds == 1:
+            return "clients learn from the round before; raise --rounds"
+
     # -- client; the broadcast is empty in the first round -----------------------------------------------------------
 
     def loss(self, client, step):
-        real = len(step.real_y)
-        return self.term(client, client.model.module.head, step.features[:real], step.real_y, 1 / real)
+        return self.term(client, client.model.module.head, step.real_features, step.real_y, 1 / len(step.real_y))
 
     def fused_loss(self, clients, step):
-        features = step.features[:, : step.real_y.shape[1]]
-
         def heads(means: Tensor) -> Tensor:
             return step.model.head(means.expand(len(clients), -1, -1))
 
-        return self.term(clients[0], heads, features, step.real_y, step.real_share)
+        return self.term(clients[0], heads, step.real_features, step.real_y, step.real_share)
 
     def term(
         self, client: Client, head: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, share: Tensor | float

@@ -16,7 +16,7 @@ from raysim.models.flat import FlatModel
 from raysim.models.generator import HIDDEN, for_classifier
 from raysim.settings import setting
 from raysim.training.client import Client
-from raysim.training.fused import cross_entropies, pad
+from raysim.training.fused import cross_entropies
 
 if TYPE_CHECKING:
     from raysim.engine.server import Server
@@ -43,6 +43,10 @@ class FedPA(Part):
     gamma_ad: float = setting(
         0.15, "reward for distance from the prototypes in the generator's loss (γ_ad, eq. 8)", minimum=0
     )
+    ad_reach: float | None = setting(
+        None, "no reward beyond this many times the distance to the nearest other prototype; by default no limit",
+        above=0,
+    )  # fmt: skip
     pairs: Literal["same", "different", "all"] = setting(
         "same", "labels of the pairs that diversity keeps apart (eq. 7: same)"
     )
@@ -73,6 +77,10 @@ class FedPA(Part):
         """Noise and labels as the generator's input, the labels drawn from p̃(y)."""
         return gen.draw_inputs(stream, counts, size, self.noise)
 
+    def idle(self, config, sizes):
+        if config.rounds == 1:
+            return "clients get generator and prototypes of the round before; raise --rounds"
+
     def generator(self, classifier: FlatModel, weights: Tensor | None = None, seed: int = 0) -> FlatModel:
         """A generator of this classifier's features with these weights, or new ones."""
         return for_classifier(classifier, self.noise, self.hidden, weights, seed)
@@ -80,16 +88,21 @@ class FedPA(Part):
     # -- client; the broadcast is empty in the first round -----------------------------------------------------------
 
     def begin(self, client):
-        client.scratch[self.name] = {"made": self.generated(client)}
+        client.scratch[self.name] = {}
+        if "generator" in client.broadcast[self.name] and self.at("lambda_ge", client.t):
+            client.scratch[self.name]["made"] = self.generated(client)
 
     def generated(self, client: Client) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield batches of (features, labels) from the broadcast generator, in evaluation mode."""
+        """Batches of (features, labels) from the broadcast generator, in evaluation mode; all is drawn now."""
         broadcast, size = client.broadcast[self.name], client.config.batch_size
-        stream = client.stream(f"{self.name}/noise")
-        model = self.generator(client.model, broadcast["generator"])
-        while True:
-            features, labels = gen.make(model, *self.draw(stream, broadcast["counts"], gen.BLOCK * size))
-            yield from zip(features.split(size), labels.split(size), strict=True)
+        if self.name not in client.kept:  # once for all clients of the actor
+            generator = self.generator(client.model, broadcast["generator"])
+            client.kept[self.name] = generator, broadcast["counts"].cpu()
+        generator, counts = client.kept[self.name]
+        stream, blocks = client.stream(f"{self.name}/noise"), -(-client.steps // gen.BLOCK)
+        draws = [self.draw(stream, counts, gen.BLOCK * size) for _ in range(blocks)]
+        noise, labels = (torch.cat(drawn).to(client.y.device) for drawn in zip(*draws, strict=True))
+        return gen.in_blocks(generator, noise, labels, size)
 
     def loss(self, client, step):
         """λ_ge·L_ge (eq. 11) + λ_po·L_po (eq. 10)."""
@@ -98,8 +111,7 @@ class FedPA(Part):
             generated, labels = next(client.scratch[self.name]["made"])
             terms.append(weight * F.cross_entropy(client.model.module.head(generated), labels))
         if "prototypes" in broadcast and (weight := self.at("lambda_po", client.t)):
-            features = step.features[: len(step.real_y)]
-            distances = self.distance(features, step.real_y, broadcast["prototypes"], broadcast["known"])
+            distances = self.distance(step.real_features, step.real_y, broadcast["prototypes"], broadcast["known"])
             terms.append(weight * distances.mean())
         return sum(terms) if terms else None
 
@@ -107,11 +119,12 @@ class FedPA(Part):
         """λ_ge·L_ge (eq. 11) + λ_po·L_po (eq. 10), one value per client."""
         broadcast, t, terms = clients[0].broadcast[self.name], clients[0].t, []
         if "generator" in broadcast and (weight := self.at("lambda_ge", t)):
-            generated, labels, share = pad([next(client.scratch[self.name]["made"]) for client in clients])
+            made = zip(*(next(client.scratch[self.name]["made"]) for client in clients), strict=True)
+            generated, labels = map(torch.stack, made)
+            share = torch.full(labels.shape, 1 / labels.shape[1], device=labels.device)
             terms.append(weight * cross_entropies(step.model.head(generated), labels, share))
         if "prototypes" in broadcast and (weight := self.at("lambda_po", t)):
-            features = step.features[:, : step.real_y.shape[1]]
-            distances = self.distance(features, step.real_y, broadcast["prototypes"], broadcast["known"])
+            distances = self.distance(step.real_features, step.real_y, broadcast["prototypes"], broadcast["known"])
             terms.append(weight * (distances * step.real_share).sum(1))
         return sum(terms) if terms else None
 
@@ -162,7 +175,11 @@ class FedPA(Part):
         if self.gamma_div:
             losses["div"] = self.gamma_div, lambda h, y, z: self.diversity(h, y, z, self.pairs)
         if self.gamma_ad and "prototypes" in state:
-            losses["ad"] = -self.gamma_ad, lambda h, y, z: self.distance(h, y, state["prototypes"], state["known"])
+            known, limits = (state["prototypes"], state["known"]), torch.full((), torch.inf, device=server.device)
+            if self.ad_reach is not None:
+                limits = self.ad_reach * gen.nearest_prototype(self.distance, *known)
+            limits = limits.expand(len(state["known"]))
+            losses["ad"] = -self.gamma_ad, lambda h, y, z: self.distance(h, y, *known).minimum(limits[y])
         if server.t == 1:
             features, labels = self.sample_features(server)
             server.metrics |= gen.measure(features, labels, "generator.untrained_")

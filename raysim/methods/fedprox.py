@@ -1,9 +1,10 @@
 """FedProx (Li et al., 2020): a proximal term keeps local models near the global one."""
 
+import math
 from dataclasses import dataclass
 
 from raysim.methods.base import Part
-from raysim.methods.common.loss_terms import squared_distance, squared_distances
+from raysim.methods.common.loss_terms import towards
 from raysim.settings import setting
 
 
@@ -13,8 +14,11 @@ class FedProx(Part):
 
     mu: float = setting(0.01, "weight of the proximal term (μ)", minimum=0)
 
-    def loss(self, client, step):
-        return self.mu / 2 * squared_distance(client) if self.mu else None
+    def idle(self, config, sizes):
+        samples = min(int(sizes.max()), config.labelled or int(sizes.max()))
+        steps = config.local_steps or config.local_epochs * math.ceil(samples / config.batch_size)
+        if steps == 1:
+            return "its term is 0 in a client's first local step, and nobody does a second; lower --batch-size"
 
-    def fused_loss(self, clients, step):
-        return self.mu / 2 * squared_distances(step) if self.mu else None
+    def pull(self, clients, weights, start):
+        return towards(weights, start, self.mu) if self.mu else None

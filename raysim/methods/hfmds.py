@@ -6,26 +6,24 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from raysim import models
 from raysim.data.synthetic_tables import extended, gathered
+from raysim.errors import InputError
 from raysim.methods.base import Upload
-from raysim.methods.common.features import (
-    class_activation,
-    class_sums,
-    fused_class_sums,
-    hard_features,
-    matching_loss,
-    optimise_images,
-)
-from raysim.methods.common.mixed_training import MixedTraining
+from raysim.methods.common.features import class_sums
+from raysim.methods.common.local_prototypes import LocalPrototypes
+from raysim.methods.common.synthesis import ImageSynthesis
+from raysim.privacy.figures import Figure
 from raysim.privacy.psnr import psnr
-from raysim.settings import setting
+from raysim.settings import formerly, setting
 from raysim.training.client import Client
+
+INERT = 0.01  # share of the cross-entropy's gradient below which the matching loss decides nothing
 
 
 @dataclass(frozen=True)
-class HFMDS(MixedTraining):
+class HFMDS(LocalPrototypes, ImageSynthesis):
     """HFMDS-FL: training on shared synthetic images, made by hard feature matching."""
 
     alpha: float = setting(
@@ -34,70 +32,72 @@ class HFMDS(MixedTraining):
         minimum=0,
         maximum=1,
     )
-    mu: float = setting(
-        0.5, "shift of the target features away from their prototype; 0: FMDS, below 0: easy (μ, eq. 10)"
-    )
-    momentum: float = setting(0.5, "momentum of the local prototypes (λ)", minimum=0, maximum=1)
+    momentum: float = setting(
+        0.5, "momentum of the local prototypes (λ); those of maps are the global model's and have none",
+        minimum=0, maximum=1,
+    )  # fmt: skip
     every: int = setting(20, "rounds between two syntheses (T_d)", minimum=1)
-    steps: int = setting(500, "optimisation steps per synthesis (T_g)", minimum=0)
+    first: int | None = formerly(
+        None, setting(1, "round of the first synthesis; none: T_d, as in the paper", minimum=1)
+    )
     per_client: int = setting(100, "synthetic images per client, at most its number of samples (B_g)", minimum=1)
-    lr: float = setting(0.02, "learning rate of Adam on the images", above=0)
-    match: Literal["kl", "kl-reverse", "kl-sum", "mse", "none"] = setting(
-        "kl", "loss between synthetic and real features; kl in the paper"
-    )
-    match_weight: float = setting(1.0, "factor on the matching loss", minimum=0)
-    temperature: float = setting(1.0, "temperature of the softmax in the matching loss", above=0)
-    cam: Literal["relu", "raw"] = setting(
-        "relu", "positive part of the class activation map, or all of it as in eq. 11"
-    )
-    tolerance: float = setting(0.0, "stop a synthesis once ten steps lower its loss by less than this share", minimum=0)
-    clamp: bool = setting(False, "keep synthetic pixels in the range of real ones")
     accumulate: bool = setting(False, "keep the images of earlier syntheses in the shared dataset")
+    share: Literal["synthetic", "real"] = setting(
+        "synthetic", "real: share the real images themselves, a bound for studies that GIVES UP ALL PRIVACY"
+    )
     # On two CPU cores batches of 100 to 200 images are fastest (1,450 images·steps/s), 1,000 a third slower.
     group: int = setting(
         2, "clients whose images are synthesised in one batch; changes the last bits of the result", minimum=1
     )
 
-    # -- synthesis, at the start of every T_d-th round, at all clients ------------------------------------------------
+    def check(self, config):
+        if self.layer == "maps" and config.model not in (known := models.with_maps()):
+            raise InputError(
+                f"--hfmds.layer maps: --model {config.model} has none; use features, or one of {', '.join(known)}"
+            )
+        if self.share == "synthetic" and not (self.matches or self.label_weight or self.tv):
+            raise InputError("--hfmds.match, --hfmds.label-weight and --hfmds.tv leave no loss; give one a weight")
+
+    def idle(self, config, sizes):
+        if config.rounds < (first := self.first or self.every):
+            return f"its first synthesis is in round {first} of {config.rounds}; lower --{self.name}.first"
+
+    # -- synthesis, at all clients, at the start of the first round that has one and of every T_d-th after it ----------
 
     def exchange(self, server, t, i):
-        return "all" if t % self.every == 0 and i == 0 else None
+        first = self.first or self.every
+        return "all" if i == 0 and t >= first and (t - first) % self.every == 0 else None
 
     def reply(self, clients):
         rows = [np.sort(c.stream(f"{self.name}/rows").permutation(c.samples)[: self.per_client]) for c in clients]
-        real = torch.cat([c.x[r] for c, r in zip(clients, rows, strict=True)])
-        labels = torch.cat([c.y[r] for c, r in zip(clients, rows, strict=True)])
-        prototypes = torch.cat([self.prototypes(c)[c.y[r]] for c, r in zip(clients, rows, strict=True)])
-        noise = [
-            c.stream(f"{self.name}/noise").standard_normal((len(r), *c.x.shape[1:]), dtype=np.float32)
-            for c, r in zip(clients, rows, strict=True)
-        ]
-        images = self.synthesise(clients[0], real, labels, prototypes, torch.from_numpy(np.concatenate(noise)))
-        similar = psnr(clients[0].pixels(images), clients[0].pixels(real))
+        drawn = [(c, c.x[r], c.y[r]) for c, r in zip(clients, rows, strict=True)]
+        if self.share == "real":
+            return [Upload(rows={"images": x, "labels": y}) for _, x, y in drawn]
+        real, labels = (torch.cat([pair[i] for pair in drawn]) for i in (1, 2))
+        prototypes = torch.cat([self.prototypes(c)[y] for c, _, y in drawn]) if self.matches and self.mu else None
+        start = torch.cat([self.start(c.stream(f"{self.name}/noise"), x.shape) for c, x, _ in drawn])
+        first = clients[0]
+        images, figures = self.synthesise(
+            first.model.module,
+            real,
+            labels,
+            prototypes,
+            start,
+            first.pixel_range(),
+            first.stream(f"{self.name}/jitter"),
+        )
+        figures["psnr"] = psnr(first.pixels(images), first.pixels(real))
         sizes = [len(r) for r in rows]
-        pieces = zip(images.split(sizes), labels.split(sizes), similar.split(sizes), strict=True)
-        return [Upload(rows={"images": x, "labels": y}, metadata={"psnr": p}) for x, y, p in pieces]
+        parts = zip(images.split(sizes), labels.split(sizes), strict=True)
+        uploads = [Upload(rows={"images": x, "labels": y}) for x, y in parts]
+        for name, values in figures.items():
+            for upload, own in zip(uploads, values.split(sizes), strict=True):
+                upload.metadata[name] = own
+        return uploads
 
-    def synthesise(self, client: Client, real: Tensor, labels: Tensor, prototypes: Tensor, noise: Tensor) -> Tensor:
-        """The images after T_g steps of Adam on eq. 12, whose sum over the images lets each evolve by itself."""
-        module = client.model.module.requires_grad_(False)
-        with torch.no_grad():
-            target = hard_features(module.features(real), prototypes, self.mu)
-            mask = class_activation(module.head, labels)
-            mask = mask.clamp(min=0) if self.cam == "relu" else mask
-
-        def objective(images: Tensor) -> Tensor:
-            features = module.features(images)
-            loss = F.cross_entropy(module.head(features), labels, reduction="sum")
-            if self.match != "none" and self.match_weight:
-                matching = matching_loss(features * mask, target * mask, self.match, self.temperature)
-                loss = loss + self.match_weight * matching.sum()
-            return loss
-
-        limits = client.pixel_range() if self.clamp else None
-        images = optimise_images(noise.to(real.device), objective, self.steps, self.lr, limits, self.tolerance)
-        module.requires_grad_(True)
-        return images
+    def keeps_prototypes(self, module):
+        """With μ = 0 nothing needs them, and those of maps are computed when they are needed."""
+        return self.matches and self.mu != 0 and self.share == "synthetic" and not self.matches_maps(module)
 
     @torch.no_grad()
     def prototypes(self, client: Client) -> Tensor:
@@ -105,8 +105,9 @@ class HFMDS(MixedTraining):
         state = client.state[self.name]
         if state and bool(state["known"][client.y].all()):
             return state["prototypes"]
-        sums, counts = class_sums(client.model.module.features(client.x), client.y, client.classes)
-        fresh = sums / counts.clamp(min=1)[:, None]
+        layer, _ = self.layer_of(client.model.module)
+        sums, counts = zip(*(class_sums(layer(x), y, client.classes) for x, y in client.everything()), strict=True)
+        fresh = sum(sums) / sum(counts).clamp(min=1)[:, None]
         return torch.where(state["known"][:, None], state["prototypes"], fresh) if state else fresh
 
     def receive(self, server, replies):
@@ -114,38 +115,22 @@ class HFMDS(MixedTraining):
             return  # every client was skipped
         before = server.shared.get(self.name) if self.accumulate else None
         server.share(self.name, extended(before, gathered(replies.each, server.t)))
-        similar = np.concatenate([each["psnr"] for _, each in replies.each])
-        server.metrics["psnr"] = server.metrics[f"{self.name}.psnr"] = float(similar.mean(dtype=np.float64))
+        if self.share == "real":
+            server.notify("hfmds shares REAL images (--hfmds.share real): a bound for studies, without any privacy")
+            return
+        figures = replies.each[0][1].keys() - {"images", "labels"}
+        for name in sorted(figures):
+            values = np.concatenate([each[name] for _, each in replies.each])
+            server.metrics[f"{self.name}.{name}"] = float(values.mean(dtype=np.float64))
+        server.metrics["psnr"] = server.metrics[f"{self.name}.psnr"]
+        ratio = server.metrics.get(f"{self.name}.ratio", np.inf)
+        if ratio < INERT * self.label_weight:
+            server.notify(
+                f"hfmds: the matching loss is inert: its gradient is {ratio:.2g} of the cross-entropy's; raise "
+                "--hfmds.match-weight, or use auto"
+            )
 
-    # -- local training ---------------------------------------------------------------------------------------------
-
-    def begin(self, client):
-        super().begin(client)
-        client.scratch[self.name] |= {
-            "sums": torch.zeros(client.classes, client.model.module.feature_size, device=client.y.device),
-            "counts": torch.zeros(client.classes, device=client.y.device),
-        }
-
-    def loss(self, client, step):
-        scratch = client.scratch[self.name]
-        sums, counts = class_sums(step.features.detach()[: len(step.real_y)], step.real_y, client.classes)
-        scratch["sums"] += sums
-        scratch["counts"] += counts
-        return super().loss(client, step)
-
-    def fused_loss(self, clients, step):
-        for client, sums, counts in zip(clients, *fused_class_sums(step, clients[0].classes), strict=True):
-            client.scratch[self.name]["sums"] += sums
-            client.scratch[self.name]["counts"] += counts
-        return super().fused_loss(clients, step)
-
-    def end(self, client):
-        """Set the prototypes z̄_c ← (1 − λ) z_c + λ z̄_c of the classes seen in this round; z_c the first time."""
-        scratch, state = client.scratch[self.name], client.state[self.name]
-        seen = scratch["counts"] > 0
-        means = scratch["sums"] / scratch["counts"].clamp(min=1)[:, None]
-        if state:
-            known, before = state["known"], state["prototypes"]
-            moved = torch.where(known[:, None], (1 - self.momentum) * means + self.momentum * before, means)
-            means, seen = torch.where(seen[:, None], moved, before), seen | known
-        client.state[self.name] = {"prototypes": means, "known": seen}
+    def certificate(self, server):
+        if self.share == "real":
+            return [Figure("epsilon", None, note="no certificate: real images are shared as they are")]
+        return super().certificate(server)

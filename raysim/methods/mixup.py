@@ -9,6 +9,7 @@ from raysim.errors import InputError
 from raysim.methods.base import Part
 from raysim.methods.common.pseudo_labels import UNLABELLED, draw_rows, mixed, predictions, pseudo_labels, soft
 from raysim.settings import setting
+from raysim.tensors import upload_all
 
 OTHERS = ("naivemix", "fedmix", "sdafl")  # methods that mix batches too
 
@@ -19,6 +20,8 @@ class Mixup(Part):
 
     With --labelled, unlabelled images join the batch if the round's global model gives them a confident pseudo-label.
     """
+
+    adds_samples = True
 
     beta: float = setting(
         1.0,
@@ -32,24 +35,30 @@ class Mixup(Part):
             raise InputError(f"--method {config.method}: mixup and {others[0]} both mix batches; use one of them")
 
     def begin(self, client):
-        scratch = {"draw": client.stream(f"{self.name}/batches"), "rows": np.empty(0, np.int64)}
-        client.scratch[self.name] = scratch
-        if self.beta and client.unlabelled is not None and len(client.unlabelled):
+        scratch = client.scratch[self.name] = {}
+        if not self.beta:
+            return
+        usable = np.empty(0, np.int64)
+        if client.unlabelled is not None and len(client.unlabelled):
             client.model.module.eval()
             found = predictions(client.model.module, client.unlabelled, client.config.eval_batch)
             client.model.module.train()
             scratch["labels"] = pseudo_labels(*found, self.threshold)
-            scratch["rows"] = np.flatnonzero(scratch["labels"].cpu().numpy() != UNLABELLED)
+            usable = np.flatnonzero(scratch["labels"].cpu().numpy() != UNLABELLED)
+        draw, drawn, orders, shares = client.stream(f"{self.name}/batches"), [], [], []
+        for size in client.batch_sizes:
+            drawn.append(draw_rows(usable, draw, client.config.unlabelled_batch) if len(usable) else usable)
+            orders.append(draw.permutation(size + len(drawn[-1])))
+            shares.append(draw.beta(self.beta, self.beta))
+        device = client.y.device
+        scratch["draws"] = zip(upload_all(drawn, device), upload_all(orders, device), shares, strict=True)
 
     def batch(self, client, x, y):
-        scratch = client.scratch[self.name]
         if not self.beta:
             return x, y
-        if len(scratch["rows"]):
-            drawn = torch.from_numpy(draw_rows(scratch["rows"], scratch["draw"], client.config.unlabelled_batch)).to(
-                x.device
-            )
+        scratch = client.scratch[self.name]
+        drawn, order, share = next(scratch["draws"])
+        if len(drawn):
             x = torch.cat([x, client.unlabelled[drawn]])
             y = torch.cat([soft(y, client.classes), soft(scratch["labels"][drawn], client.classes)])
-        order = torch.from_numpy(scratch["draw"].permutation(len(x))).to(x.device)
-        return mixed((x, y), (x[order], y[order]), scratch["draw"].beta(self.beta, self.beta), client.classes)
+        return mixed((x, y), (x[order], y[order]), share, client.classes)

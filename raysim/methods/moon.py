@@ -23,6 +23,13 @@ class Moon(Part):
     mu: float = setting(1.0, "weight of the contrastive term (μ)", minimum=0)
     temperature: float = setting(0.5, "temperature of the similarities (τ)", above=0)
 
+    def idle(self, config, sizes):
+        if config.rounds * config.active > config.clients:
+            return None  # somebody must be active twice
+        cohorts = [config.cohort(t) for t in range(1, config.rounds + 1)]
+        if len(set().union(*cohorts)) == sum(map(len, cohorts)):
+            return "it needs a client's previous model, and no client is active twice; raise --rounds or --active"
+
     def begin(self, client):
         """Prepare the two frozen models, the global and the previous; none before the client has trained once."""
         state = client.state[self.name]
@@ -36,8 +43,7 @@ class Moon(Part):
         """The terms, computed client by client since each has its own frozen models; 0 without a previous model."""
         if not any(client.scratch[self.name]["models"] for client in clients):
             return None
-        lengths = (step.share > 0).sum(1).tolist()
-        each = zip(clients, step.x, step.features, lengths, strict=True)
+        each = zip(clients, step.x, step.features, step.lengths, strict=True)
         return torch.stack([self.term(client, x[:n], z[:n]) for client, x, z, n in each])
 
     def term(self, client: "Client", x: Tensor, z: Tensor) -> Tensor:

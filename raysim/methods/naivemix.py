@@ -60,12 +60,17 @@ class NaiveMix(Part):
     # -- local training ----------------------------------------------------------------------------------------------
 
     def begin(self, client):
-        client.scratch[self.name] = {"draw": client.stream(f"{self.name}/batches")}
+        shared, draw = client.shared.get(self.name), client.stream(f"{self.name}/batches")
+        client.scratch[self.name] = {}
+        if shared is not None:
+            rows = [draw.integers(len(shared), size=size) for size in client.largest_batches]
+            client.scratch[self.name]["drawn"] = shared.batches(rows)
 
     def batch(self, client, x, y):
-        if (table := client.shared.get(self.name)) is None:
+        if client.shared.get(self.name) is None:
             return x, y
-        return self.mix(client, x, y, *client.draw_shared(table, client.scratch[self.name]["draw"], len(y)))
+        mean_x, mean_y = next(client.scratch[self.name]["drawn"])
+        return self.mix(client, x, y, mean_x[: len(y)], mean_y[: len(y)])
 
     def mix(self, client: "Client", x: Tensor, y: Tensor, mean_x: Tensor, mean_y: Tensor) -> tuple[Tensor, Tensor]:
         """The batch with every sample mixed with one shared mean."""

@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-
 from raysim.errors import InputError
 from raysim.methods.base import Part, Upload
-from raysim.methods.common.loss_terms import product, products
+from raysim.methods.common.loss_terms import in_rows
 
 if TYPE_CHECKING:
     from raysim.training.client import Client
@@ -17,27 +15,27 @@ if TYPE_CHECKING:
 class Scaffold(Part):
     """SCAFFOLD: every local gradient is corrected by c − c_k, the federation's mean gradient less the client's own."""
 
-    reported = False  # the term is linear in w: its gradient is the correction, its value says nothing
-
     def check(self, config):
         if config.optimizer != "sgd":
             raise InputError(
                 "--method scaffold reads a client's mean gradient off its steps of SGD; use --optimizer sgd"
             )
 
+    def idle(self, config, sizes):
+        if config.rounds == 1:
+            return "it corrects from the second round on; raise --rounds"
+        if config.clients == 1:
+            return "one client drifts from nobody; raise --clients"
+
     def begin(self, client):
         broadcast, own = client.broadcast[self.name], client.state[self.name].get("c", 0)
         client.scratch[self.name] = {"correction": broadcast["c"] - own} if broadcast else {}
 
-    def loss(self, client, step):
-        """⟨c − c_k, w⟩; None in the first round, whose broadcast is empty."""
-        scratch = client.scratch[self.name]
-        return product(client, scratch["correction"]) if scratch else None
-
-    def fused_loss(self, clients, step):
+    def pull(self, clients, weights, start):
+        """⟨c − c_k, w⟩; None in the first round, whose broadcast is empty. Its value says nothing."""
         if not clients[0].scratch[self.name]:
             return None
-        return products(step, torch.stack([client.scratch[self.name]["correction"] for client in clients]))
+        return None, in_rows([client.scratch[self.name]["correction"] for client in clients])
 
     def end(self, client):
         """Set c_k⁺ = c_k − c + (w_t − w_k)/A, for the parameters that are averaged, and upload its change."""

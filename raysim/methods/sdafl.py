@@ -13,9 +13,10 @@ from raysim.methods.base import Upload
 from raysim.methods.common.client_gans import ClientGans
 from raysim.methods.common.pseudo_labels import UNLABELLED, draw_rows, mixed, predictions, pseudo_labels, soft
 from raysim.settings import setting
-from raysim.tensors import to_device, to_host
+from raysim.tensors import to_device, to_host, upload_all
 from raysim.training.client import Client, make_optimizer
 from raysim.training.fused import cross_entropies, pad
+from raysim.training.shared_images import SharedImages
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class SDAFL(ClientGans):
     """SDA-FL: mixup with images from every client's own GAN, under pseudo-labels that are revised every round."""
+
+    adds_samples = True
 
     threshold: float = setting(0.95, "probability above which a pseudo-label is used (τ)", minimum=0, maximum=1)
     forget: bool = setting(
@@ -72,11 +75,14 @@ class SDAFL(ClientGans):
         model.load(torch.from_numpy(weights))
         module = model.module.train()
         optimizer = make_optimizer(model.parameters, server.config, server.t)
+        drawn, shares = [], []
         for _ in range(self.server_steps):
-            drawn = draw_rows(rows, draw, self.server_batch // 2 * 2)
-            x, y = to_device(images_of(table)[drawn], model.device), labels[torch.from_numpy(drawn)].long()
-            first, second = zip(x.chunk(2), y.chunk(2), strict=True)
-            mixed_x, mixed_y = mixed(second, first, draw.beta(self.beta, self.beta), module.head.out_features)
+            drawn.append(draw_rows(rows, draw, self.server_batch // 2 * 2))
+            shares.append(draw.beta(self.beta, self.beta))
+        images = SharedImages(table, model.device, fits=False).batches(drawn)
+        for (x, _), at, share in zip(images, upload_all(drawn, model.device), shares, strict=True):
+            first, second = zip(x.chunk(2), labels[at].long().chunk(2), strict=True)
+            mixed_x, mixed_y = mixed(second, first, share, module.head.out_features)
             loss = F.cross_entropy(module(mixed_x), mixed_y)
             if self.lambda_real:
                 loss = loss + self.lambda_real * F.cross_entropy(module(first[0]), first[1])
@@ -93,32 +99,40 @@ class SDAFL(ClientGans):
         rows = np.flatnonzero(to_host(labels) != UNLABELLED) if labels is not None else np.empty(0, np.int64)
         own_labels = client.state[self.name].get("unlabelled")
         own_rows = np.flatnonzero(to_host(own_labels) != UNLABELLED) if own_labels is not None else rows[:0]
-        draw = client.stream(f"{self.name}/batches")
-        client.scratch[self.name] = {"rows": rows, "labels": labels, "draw": draw, "own": (own_rows, own_labels)}
+        scratch = client.scratch[self.name] = {"labels": labels, "own": own_labels, "mixes": bool(len(rows))}
+        draw, own, synthetic, shares = client.stream(f"{self.name}/batches"), [], [], []
+        for size in client.batch_sizes:
+            own.append(draw_rows(own_rows, draw, client.config.unlabelled_batch) if len(own_rows) else own_rows)
+            if len(rows):
+                synthetic.append(draw_rows(rows, draw, size + len(own[-1])))
+                shares.append(draw.beta(self.beta, self.beta))
+        scratch["added"] = iter(upload_all(own, client.y.device))
+        if len(rows):
+            images = client.shared[self.name].batches(synthetic)
+            scratch["drawn"] = zip(images, upload_all(synthetic, client.y.device), shares, strict=True)
 
     def batch(self, client, x, y):
         """The batch with pseudo-labelled images of the client added; where λ2 is 0, its mixture with synthetic ones."""
         scratch = client.scratch[self.name]
-        rows, labels = scratch["own"]
-        if len(rows):
-            drawn = torch.from_numpy(draw_rows(rows, scratch["draw"], client.config.unlabelled_batch)).to(x.device)
-            added = labels[drawn].long()
+        drawn = next(scratch["added"])
+        if len(drawn):
+            added = scratch["own"][drawn].long()
             y = torch.cat([y, added if y.ndim == 1 else soft(added, client.classes)])
             x = torch.cat([x, client.unlabelled[drawn]])
         scratch["batch"] = x, y
-        return (x, y) if self.lambda_real or not len(scratch["rows"]) else self.mixture(client)
+        return (x, y) if self.lambda_real or not scratch["mixes"] else self.mixture(client)
 
     def ce_weight(self, client):
-        return self.lambda_real if self.lambda_real and len(client.scratch[self.name]["rows"]) else 1.0
+        return self.lambda_real if self.lambda_real and client.scratch[self.name]["mixes"] else 1.0
 
     def loss(self, client, step):
-        if not self.lambda_real or not len(client.scratch[self.name]["rows"]):
+        if not self.lambda_real or not client.scratch[self.name]["mixes"]:
             return None
         x, y = self.mixture(client)
         return F.cross_entropy(client.model.module(x), y)
 
     def fused_loss(self, clients, step):
-        if not self.lambda_real or not len(clients[0].scratch[self.name]["rows"]):  # as at all clients
+        if not self.lambda_real or not clients[0].scratch[self.name]["mixes"]:  # as at all clients
             return None
         x, y, share = pad([self.mixture(client) for client in clients])
         return cross_entropies(step.model.head(step.model.features(x, share)), y, share)
@@ -126,23 +140,20 @@ class SDAFL(ClientGans):
     def mixture(self, client: Client) -> tuple[Tensor, Tensor]:
         """The mixture of λ1 of a synthetic batch and 1 − λ1 of the real one (eq. 3)."""
         scratch = client.scratch[self.name]
-        x, y = scratch["batch"]
-        rows = draw_rows(scratch["rows"], scratch["draw"], len(y))
-        synthetic = to_device(images_of(client.shared[self.name])[rows], x.device)
-        labels = scratch["labels"][torch.from_numpy(rows)].long()
-        return mixed((synthetic, labels), (x, y), scratch["draw"].beta(self.beta, self.beta), client.classes)
+        (images, _), rows, share = next(scratch["drawn"])
+        return mixed((images, scratch["labels"][rows].long()), scratch["batch"], share, client.classes)
 
     def end(self, client):
         """Pseudo-label the client's unlabelled images and its own part of the pool by the model just trained."""
-        table, size = client.shared.get(self.name), client.config.eval_batch
+        shared, size = client.shared.get(self.name), client.config.eval_batch
         if self.label_rounds is not None and client.t > self.label_rounds:
             return None
         if client.unlabelled is not None and len(client.unlabelled):
             found = predictions(client.model.module, client.unlabelled, size)
             client.state[self.name] = {"unlabelled": pseudo_labels(*found, self.threshold).to(torch.int16)}
-        if table is None:
+        if shared is None:
             return None
-        images = to_device(images_of(table)[own(table, client.id)], client.y.device)
+        images = to_device(images_of(shared.table)[own(shared.table, client.id)], client.y.device)
         labels, confidence = predictions(client.model.module, images, size)
         return Upload(rows={"labels": labels.to(torch.int16), "confidence": confidence})
 

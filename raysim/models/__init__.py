@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from raysim.definitions import find, is_own, source_digest
+from raysim.definitions import is_own, source_of
 from raysim.errors import InputError
 from raysim.models.classifiers import Shape, all_models
 from raysim.rng import stream
@@ -32,6 +32,11 @@ def names() -> list[tuple[str, str]]:
 def with_decoder() -> list[str]:
     """The classifiers that can also decode a feature to an image."""
     return [name for name, model in all_models().items() if model.decodes]
+
+
+def with_maps() -> list[str]:
+    """The classifiers that give their convolution maps by themselves."""
+    return [name for name, model in all_models().items() if model.has_maps]
 
 
 def check(name: str, shape: Shape, classes: int) -> None:
@@ -86,7 +91,7 @@ def _seeded(seed: int, make: Callable[[], Any]) -> Any:
 
 def source(name: str) -> str | None:
     """A digest of an own model's source; None of a model of raysim, torchvision or timm."""
-    return source_digest(find(name, "model")) if is_own(name) and name.partition(":")[0] not in LIBRARIES else None
+    return source_of(name, "model") if is_own(name) and name.partition(":")[0] not in LIBRARIES else None
 
 
 def draws(name: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 
 class FlatModel:
@@ -47,6 +48,11 @@ class FlatModel:
         self.parameter_names = list(parameters)
 
     @cached_property
+    def mixes_samples(self) -> bool:
+        """Whether what the model computes of a sample in training depends on the others of its batch."""
+        return any(isinstance(layer, _BatchNorm) for layer in self.module.modules())
+
+    @cached_property
     def gradients(self) -> torch.Tensor:
         """One flat gradient of all parameters, made on first use.
 
@@ -75,6 +81,18 @@ class FlatModel:
             return part.view(*flat.shape[:-1], *shape)
         out, channels, height, width = shape
         return part.view(*flat.shape[:-1], out, height, width, channels).movedim(-1, -3)
+
+    def add_gradient(self, flat: torch.Tensor) -> None:
+        """Add a flat gradient to those of the parameters, by one operation for all that have one."""
+        views = [self.view(flat, name) for name in self.parameter_names]
+        having = []
+        for parameter, view in zip(self.parameters, views, strict=True):
+            if parameter.grad is None:
+                parameter.grad = view
+            else:
+                having.append((parameter.grad, view))
+        if having:
+            torch._foreach_add_(*map(list, zip(*having, strict=True)))
 
     def load(self, flat: torch.Tensor) -> None:
         """Take over these weights."""

@@ -1,8 +1,9 @@
 """One network for several clients at once, each with its own weights, made of stacked layers.
 
 An activation is [batch, clients·channels, …]: client i has the i-th group of channels, so that layers without weights
-(ReLU, pooling, flatten) need no change. Weights are [clients, …]. In memory the batch comes last, so that a
-convolution is one copy of long runs and one batched matrix product; on CPUs this is faster than grouped convolutions.
+(ReLU, pooling, flatten) need no change. Weights are [clients, …]. On CPUs the batch comes last in memory, so that a
+convolution is one copy of long runs and one batched matrix product, which is faster there than grouped convolutions; on
+accelerators memory is in the usual order, and a convolution is one grouped convolution for all clients.
 """
 
 import copy
@@ -24,10 +25,11 @@ class StackedLayer(nn.Module):
     weight: Tensor
     bias: Tensor | None = None
 
-    def __init__(self, layer: nn.Module):
+    def __init__(self, layer: nn.Module, grouped: bool):
         super().__init__()
         # In a tuple, so that it does not become a submodule: only its settings are used.
         self.layer: tuple[Any] = (layer,)
+        self.grouped = grouped
 
     def product(self, a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
         """The batched matrix product a·b plus the bias, if there is one."""
@@ -38,9 +40,11 @@ class StackedLinear(StackedLayer):
     """A stacked linear layer."""
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x.unflatten(1, (len(self.weight), -1)).transpose(0, 1)
-        bias = None if self.bias is None else self.bias[:, None]
-        return self.product(x, self.weight.mT, bias).transpose(0, 1).flatten(1)
+        return self.by_client(x.unflatten(1, (len(self.weight), -1)).transpose(0, 1)).transpose(0, 1).flatten(1)
+
+    def by_client(self, x: Tensor) -> Tensor:
+        """The layer for inputs and outputs of the form [clients, batch, …]."""
+        return self.product(x, self.weight.mT, None if self.bias is None else self.bias[:, None])
 
 
 class Patches(torch.autograd.Function):
@@ -74,6 +78,9 @@ class StackedConv2d(StackedLayer):
     def forward(self, x: Tensor) -> Tensor:
         (layer,) = self.layer
         clients, out, channels, height, width = self.weight.shape
+        if self.grouped:
+            bias = None if self.bias is None else self.bias.flatten()
+            return F.conv2d(x, self.weight.flatten(0, 1), bias, layer.stride, layer.padding, groups=clients)
         (up, right), (down, across) = layer.padding, layer.stride
         x = F.pad(x, (right, right, up, up)) if up or right else x
         rows, columns = (x.shape[2] - height) // down + 1, (x.shape[3] - width) // across + 1
@@ -128,11 +135,11 @@ class StackedGroupNorm(StackedLayer):
 
 
 class StackedMaxPool2d(StackedLayer):
-    """torch's max-pooling, with batch and channels exchanged: memory is then channels-last, where it is fastest."""
+    """torch's max-pooling; on CPUs with batch and channels exchanged: channels-last memory is the fastest there."""
 
     def forward(self, x: Tensor) -> Tensor:
         (layer,) = self.layer
-        return layer(x.transpose(0, 1)).transpose(0, 1)
+        return layer(x) if self.grouped else layer(x.transpose(0, 1)).transpose(0, 1)
 
 
 # Layer of torch -> its stacked layer, and whether the settings of an instance are supported.
@@ -148,14 +155,17 @@ _KINDS: dict[type[nn.Module], tuple[type[StackedLayer], Callable[[Any], bool]]] 
 }
 
 
-def stacked(module: nn.Module, name: str) -> nn.Module:
-    """A copy of the module with stacked layers, without weights yet; `name` is the model's, for error messages."""
+def stacked(module: nn.Module, name: str, grouped: bool = False) -> nn.Module:
+    """A copy of the module with stacked layers, without weights yet; `name` is the model's, for error messages.
+
+    `grouped`: in the form for accelerators.
+    """
     module = copy.deepcopy(module)
     for path, layer in list(module.named_modules()):
         kind, supports = _KINDS.get(type(layer), (StackedLayer, lambda layer: False))
         if supports(layer):
             owner, _, leaf = path.rpartition(".")
-            setattr(module.get_submodule(owner), leaf, kind(layer))
+            setattr(module.get_submodule(owner), leaf, kind(layer, grouped))
         elif layer._parameters or layer._buffers:
             raise InputError(f"--fuse: --model {name} has the layer {layer}, made for one client only; use --fuse 1")
     return module

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from torch import Tensor, nn
-from torch.nn import functional as F
+
+from raysim.models.classifier import classified
 
 
 class VaeClassifier(nn.Module):
@@ -11,6 +12,8 @@ class VaeClassifier(nn.Module):
 
     `decoder(z)` gives pixels in [0, 1]. `log_variance(encoder(x))` serves to sample z, in training only.
     """
+
+    has_maps = True  # as a Classifier may have
 
     def __init__(self, encoder: nn.Module, encoded: int, latent: int, decoder: nn.Module, classes: int):
         super().__init__()
@@ -29,6 +32,14 @@ class VaeClassifier(nn.Module):
         """The latent means of encoded images."""
         return self.mean(encoded).sigmoid()
 
+    def maps(self, x: Tensor) -> Tensor:
+        """The flattened output of the convolutions: encoded images."""
+        return self.encoder(x)
+
+    def features_of(self, maps: Tensor) -> Tensor:
+        """The features that follow from `maps(x)`."""
+        return self.latent_mean(maps)
+
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.features(x))
 
@@ -42,10 +53,9 @@ def forward_keeping(kept: dict[str, Tensor]) -> Callable[[VaeClassifier, Tensor,
     """A forward pass for local steps (training/client.py), not compiled, that puts the encoder's output into `kept`."""
 
     def forward(module: VaeClassifier, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-        kept["encoded"] = module.encoder(x)
-        features = module.latent_mean(kept["encoded"])
-        logits = module.head(features)
-        return features, logits, F.cross_entropy(logits, y)
+        encoded = module.encoder(x)
+        kept["encoded"] = encoded[: len(y)] if len(encoded) > len(y) else encoded
+        return classified(module, module.latent_mean(encoded), y)
 
     return forward
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raysim.engine.callbacks import Callback
+from raysim.engine.runner import LabelledFeatures
 from raysim.storage.files import write_atomically
 
 if TYPE_CHECKING:
@@ -36,9 +37,7 @@ class FeatureMap(Callback):
         return {"tsne": tsne} | ({"generator_map": maps} if maps else {})
 
 
-def draw_features(
-    kinds: dict[str, tuple[np.ndarray, np.ndarray]], class_names: list[str], path: Path
-) -> dict[str, dict[str, float]]:
+def draw_features(kinds: LabelledFeatures, class_names: list[str], path: Path) -> dict[str, dict[str, float]]:
     """Draw one map of all features, a panel per kind (kind -> features, labels), coloured by class; JSON goes beside.
 
     Returns by kind the mean distance in the map of two points of one class (intra) and of two classes (inter): a
@@ -58,8 +57,7 @@ def draw_features(
     for axes, place, (kind, (_, labels)) in zip(panels, places, kinds.items(), strict=True):
         for i, label in enumerate(present):
             at = place[labels == label]
-            name = class_names[label].replace("$", r"\$")  # starts no formula
-            axes.scatter(*at.T, s=7, color=colours(i % colours.N), label=name, linewidths=0)
+            axes.scatter(*at.T, s=7, color=colours(i % colours.N), label=_plain(class_names[label]), linewidths=0)
         intra, inter = class_distances(place, labels)
         measured[kind] = {"intra": intra, "inter": inter}
         title = f"{kind}: {len(labels):,}\n{intra:.1f} apart in a class, {inter:.1f} between classes"
@@ -69,6 +67,50 @@ def draw_features(
     if len(present) <= NAMED:
         entries = panels[0].get_legend_handles_labels()
         figure.legend(*entries, loc="outside right center", frameon=False, markerscale=2, fontsize=8)
+    _save(figure, path, kinds, places)
+    return measured
+
+
+def draw_levels(kinds: LabelledFeatures, class_names: list[str], path: Path) -> None:
+    """Draw one map of all features in one panel, classes by colour and kinds by level: the first is the lightest."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_rgb
+    from matplotlib.figure import Figure
+
+    places = embed([features for features, _ in kinds.values()])
+    present = np.unique(np.concatenate([labels for _, labels in kinds.values()]))
+    colours = colormaps["tab10" if len(present) <= 10 else "tab20"]
+    figure = Figure(figsize=(8.4, 6.2), layout="constrained")
+    axes = figure.subplots()
+    for level, (kind, place) in enumerate(zip(kinds, places, strict=True)):
+        labels = kinds[kind][1]
+        for i, label in enumerate(present):
+            shade = _shade(to_rgb(colours(i % colours.N)), level, len(kinds))
+            x, y = place[labels == label].T
+            axes.scatter(x, y, s=9, color=[shade], linewidths=0, zorder=level)
+    for level, kind in enumerate(kinds):
+        axes.scatter([], [], s=30, color=[_shade((0.35, 0.35, 0.35), level, len(kinds))], label=_plain(kind))
+    if len(present) <= NAMED:
+        for i, label in enumerate(present):
+            axes.scatter([], [], s=30, color=[colours(i % colours.N)], label=_plain(class_names[label]))
+    axes.set(xticks=[], yticks=[])
+    axes.set_title(f"t-SNE of {sum(map(len, places)):,} features by one model", fontsize=10)
+    figure.legend(loc="outside right center", frameon=False, fontsize=8)
+    _save(figure, path, kinds, places)
+
+
+def _shade(colour: tuple[float, ...], level: int, levels: int) -> tuple[float, ...]:
+    """The colour mixed with white for the first levels, and with black for the last ones."""
+    mix = 0.75 - 1.2 * level / max(1, levels - 1)  # 0.75 of white … 0.45 of black
+    return tuple(c + mix * (1 - c) if mix > 0 else c * (1 + mix) for c in colour)
+
+
+def _plain(name: str) -> str:
+    return name.replace("$", r"\$")  # starts no formula
+
+
+def _save(figure: Any, path: Path, kinds: LabelledFeatures, places: list[np.ndarray]) -> None:
+    """Write the picture, and its points as JSON beside it."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
     write_atomically(path, buffer.getvalue())
@@ -77,7 +119,6 @@ def draw_features(
         for place, (kind, (_, labels)) in zip(places, kinds.items(), strict=True)
     }
     write_atomically(path.with_suffix(".json"), json.dumps(points).encode())
-    return measured
 
 
 def generator_map(features: np.ndarray, labels: np.ndarray) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The papers' own figures, to show beside those of our runs: accuracies in %, PSNR in dB."""
+"""The papers' own figures, to show beside those of our runs: accuracies in %, PSNR in dB, a client's GFLOPs."""
 
 from dataclasses import dataclass
 
@@ -14,6 +14,7 @@ class Figure:
     std: float | None = None
     psnr: float | None = None
     measure: str = "final_accuracy"  # the figure of a run's summary to compare with
+    gflops: float | None = None  # by the paper's own way of counting, which it does not give
 
     def __str__(self) -> str:
         spread = "" if self.std is None else f" ± {self.std:.2f}"
@@ -28,6 +29,16 @@ def find(settings: dict[str, object]) -> list[Figure]:
     """
     where = str(settings["dataset"]), partition_name(settings), method_name(settings)
     return [table[where] for table in _TABLES if where in table]
+
+
+def cell(paper: str, dataset: str, partition: str, method: str) -> Figure:
+    """One cell of a paper's table, by the names that `partition_name` and `method_name` give.
+
+    >>> cell("FedPA table II", "mnist", "dirichlet 1", "fedgen").accuracy
+    95.34
+    """
+    where = dataset, partition, method
+    return next(table[where] for table in _TABLES if where in table and table[where].paper == paper)
 
 
 def partition_name(settings: dict[str, object]) -> str:
@@ -57,20 +68,21 @@ Table = dict[tuple[str, str, str], Figure]  # (dataset, partition, method) -> ce
 
 
 def _table(
-    paper: str,
-    columns: list[tuple[str, str]],
-    rows: dict[str, str],
-    psnr: dict[str, str] | None = None,
-    measure: str = Figure.measure,
-) -> Table:
-    """A table from a line of figures per method, each `mean` or `mean±std`, for columns of dataset and partition."""
+    paper: str, columns: list[tuple[str, str]], rows: dict[str, str], psnr: dict[str, str] | None = None,
+    gflops: dict[str, dict[str, float]] | None = None, measure: str = Figure.measure,
+) -> Table:  # fmt: skip
+    """A table from a line of figures per method, each `mean` or `mean±std`, for columns of dataset and partition.
+
+    `psnr` has such lines too; `gflops` has a figure by method and dataset, the same for all partitions.
+    """
     cells = {}
     for method, line in rows.items():
         similar: list[str] = (psnr or {}).get(method, "").split() or [""] * len(columns)
         for (dataset, partition), cell, db in zip(columns, line.split(), similar, strict=True):
             mean, _, std = cell.partition("±")
+            cost = (gflops or {}).get(method, {}).get(dataset)
             cells[dataset, partition, method] = Figure(
-                paper, float(mean), float(std) if std else None, float(db) if db else None, measure
+                paper, float(mean), float(std) if std else None, float(db) if db else None, measure, cost
             )
     return cells
 
@@ -98,6 +110,12 @@ _TABLES = [
             "fedgan": "17.89 18.48 18.50 17.30 17.49 17.39",
             "fmds": "16.98 17.32 16.69 12.41 10.96 13.38",
             "hfmds": "15.59 16.53 16.60 12.36 10.33 13.15",
+        },
+        {
+            "fedmix": {"cifar10": 91.06, "cifar100": 91.56},
+            "fedgan": {"cifar10": 135.14, "cifar100": 135.38},
+            "fmds": {"cifar10": 69.32, "cifar100": 69.56},
+            "hfmds": {"cifar10": 69.33, "cifar100": 69.57},
         },
     ),
     _table(

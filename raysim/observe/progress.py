@@ -54,7 +54,7 @@ class Reporter(Callback):
 
     def say(self, text: str) -> None:
         """Print text as it is, above the bar if there is one."""
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self.console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
     def say_settings(self, settings: dict[str, Any]) -> None:
         """Print all settings, a line each."""
@@ -95,6 +95,10 @@ class Reporter(Callback):
         left = (self.rounds - metrics.round) * sum(self.recent) / len(self.recent)
         self.say(round_line(metrics, self.rounds, left))
         self.reached(metrics.round)
+
+    def on_event(self, kind: str, details: dict[str, Any]) -> None:
+        if kind == "notice":
+            self.say(f"note: {details['text']}")
 
     def on_result(self, result: Result) -> None:
         if result.privacy:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -54,7 +53,7 @@ def sdafl_epsilon(noise_multiplier: float, rate: float, steps_per_round: int, de
 
 
 def private_gradient(
-    model: FlatModel, loss: Callable[..., Tensor], inputs: tuple[Tensor, ...], privacy: Privacy, noise: np.ndarray
+    model: FlatModel, loss: Callable[..., Tensor], inputs: tuple[Tensor, ...], privacy: Privacy, noise: Tensor
 ) -> None:
     """Write Σ_i g_i·min(1, C/‖g_i‖) + σ·C·noise to the model's gradients.
 
@@ -71,4 +70,4 @@ def private_gradient(
             for name, g in each.items():
                 model.view(model.gradients, name).add_(torch.tensordot(factor, g, 1))
     scale = privacy.noise_multiplier * privacy.clip
-    model.gradients.add_(torch.from_numpy(noise).to(model.gradients.device), alpha=scale)
+    model.gradients.add_(noise, alpha=scale)

@@ -263,7 +263,7 @@ class Checkpoints:
 def differences(identity: dict[str, Any], recorded: dict[str, Any], where: str) -> list[str]:
     """The keys of `identity` in which the one recorded in a checkpoint differs; new settings have their defaults."""
     if "settings" in identity and "settings" in recorded:
-        settings = from_record(recorded["settings"], where)
+        settings = from_record(recorded["settings"], where, identity["settings"].get("method"))
         recorded = recorded | {"settings": {key: settings.get(key) for key in identity["settings"]}}
     recorded = {"run": identity.get("run")} | recorded  # early checkpoints do not say which run made them
     return [key for key, value in identity.items() if recorded.get(key) != value]

@@ -47,8 +47,8 @@ SUMMARY = {
     "method": str, "final_accuracy": FINITE, "best_accuracy": FINITE, "late_accuracy?": FINITE,
     "best_five_accuracy?": FINITE, "rounds": int,
     "model_sha256": str, "psnr?": (float, None), "gflops_per_client_round?": NUMBERS, "bytes_up?": int,
-    "bytes_down?": int, "privacy?": {str: (float, None)}, "tsne?": {str: {"intra": float, "inter": float}},
-    "generator_map?": {str: {"intra": float, "inter": float}},
+    "bytes_down?": int, "privacy?": {str: (float, None)}, "measures?": {str: (float, None)},
+    "tsne?": {str: {"intra": float, "inter": float}}, "generator_map?": {str: {"intra": float, "inter": float}},
     "setup_seconds?": FINITE, "seconds": FINITE, "stopped?": (str, None),
 }  # fmt: skip
 CONFIG = {"run?": str, "settings": dict, "classes?": list}

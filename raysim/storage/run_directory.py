@@ -77,7 +77,7 @@ def check_directory(config: RunConfig, path: Path) -> None:
 
 def _check_same_run(config: RunConfig, path: Path) -> None:
     """Refuse to go on with other settings than the run began with, as far as they decide its result."""
-    before = from_record(read_config(path)["settings"], str(path / "config.json"))
+    before = from_record(read_config(path)["settings"], str(path / "config.json"), config.method)
     for key, value in config.identity().items():
         if before.get(key) != value:
             raise InputError(f"--resume: {path} has {flag(key)} {before.get(key)}, not {value}; leave it as it was")
@@ -205,9 +205,9 @@ class RunDirectory:
         """Append an event with the time of now."""
         append_line(self.path / "events.jsonl", {"time": round(time.time(), 3), "event": kind} | details)
 
-    def write_privacy(self, figures: list[Figure]) -> None:
-        """Write privacy.json."""
-        write_atomically(self.path / "privacy.json", to_json([asdict(figure) for figure in figures]))
+    def write_figures(self, name: str, figures: list[Figure]) -> None:
+        """Write privacy.json or measures.json."""
+        write_atomically(self.path / name, to_json([asdict(figure) for figure in figures]))
 
     def write_models(self, models: list[dict[str, np.ndarray]]) -> None:
         """Write the final models."""
@@ -230,7 +230,7 @@ def _content(path: Path) -> bytes:
 
 
 class Recorder(Callback):
-    """Records a run in its directory: metrics, timeline, events, privacy figures and summary."""
+    """Records a run in its directory: metrics, timeline, events, figures and summary."""
 
     def __init__(self, directory: RunDirectory):
         self.directory = directory
@@ -243,10 +243,11 @@ class Recorder(Callback):
         self.directory.write_event(kind, details)
 
     def on_result(self, result: Result) -> dict[str, Any] | None:
-        if not result.privacy:
-            return None
-        self.directory.write_privacy(result.privacy)
-        return {"privacy": {figure.name: figure.value for figure in result.privacy}}
+        found = {"privacy": result.privacy, "measures": result.measures}
+        for name, figures in found.items():
+            if figures:
+                self.directory.write_figures(f"{name}.json", figures)
+        return {name: {figure.name: figure.value for figure in figures} for name, figures in found.items() if figures}
 
     def on_end(self, summary: dict[str, Any]) -> None:
         self.directory.write_summary(summary)

@@ -3,6 +3,8 @@
 A file that does not hold what raysim writes there is a DamagedFile.
 """
 
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
@@ -17,6 +19,7 @@ from raysim.errors import InputError
 from raysim.storage.formats import (
     EVENT,
     FEATURES,
+    FIGURE,
     PRIVACY,
     TIMELINE,
     DamagedFile,
@@ -27,7 +30,10 @@ from raysim.storage.formats import (
     read_summary,
 )
 
-SHAPES = {"events.jsonl": EVENT, "timeline.jsonl": TIMELINE, "features.json": FEATURES, "privacy.json": PRIVACY}
+SHAPES = {
+    "events.jsonl": EVENT, "timeline.jsonl": TIMELINE, "features.json": FEATURES, "privacy.json": PRIVACY,
+    "measures.json": [FIGURE],
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -112,6 +118,36 @@ def read_run(path: str | PathLike[str]) -> Run:
     if not (path / "config.json").exists():
         raise InputError(f"'{path}' is not a run directory: it has no config.json; give the path a run printed")
     return Run(path, read_config(path), read_history(path / "metrics.jsonl"), read_summary(path))
+
+
+def find_runs(paths: Iterable[str | Path]) -> list[Path]:
+    """The run directories that are meant: each path is one, or a folder that has some in it, however deep.
+
+    They are in the order of the paths, and within a folder in that of their names; none is there twice.
+    """
+    found: dict[Path, None] = {}
+    for path in map(Path, paths):
+        inside = [path] if (path / "config.json").exists() else list(_runs_below(path))
+        if not inside:
+            raise InputError(f"'{path}' is not a run directory and has none in it; give the path a run printed")
+        found |= dict.fromkeys(inside)
+    return list(found)
+
+
+def _runs_below(folder: Path) -> Iterable[Path]:
+    """The run directories in a folder. A config.json of something else, such as a model's, makes none."""
+    for place, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        if "config.json" in files and _is_run(Path(place)):
+            folders.clear()
+            yield Path(place)
+
+
+def _is_run(folder: Path) -> bool:
+    try:
+        return "settings" in read_json(folder / "config.json", dict)
+    except DamagedFile:
+        return (folder / "metrics.jsonl").exists()  # and whoever reads it says that it is damaged
 
 
 def dealt_text(settings: dict) -> str:

@@ -5,25 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.nn import functional as F
 
 from raysim import models
 from raysim.data.federated import FederatedData
 from raysim.data.normalisation import DeviceNormalisation
-from raysim.data.synthetic_tables import column, images_of, labels_of
+from raysim.data.synthetic_tables import column
+from raysim.models.classifier import classified
 from raysim.models.flat import FlatModel
 from raysim.rng import stream
-from raysim.tensors import to_device
+from raysim.tensors import upload_all
 from raysim.training.device import autocast
 from raysim.training.optimizers import Adam, Optimizer, Sgd
+from raysim.training.shared_images import SharedImages
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from raysim.config import RunConfig
 
 PERSONAL = "personal"  # key of a client's own parameters in its state, beside the names of the parts
@@ -42,13 +42,17 @@ class Step:
     features: torch.Tensor
     logits: torch.Tensor
     ce: torch.Tensor
+    extra: dict[str, torch.Tensor] = field(default_factory=dict)  # part -> logits of the images it added by `extra`
+
+    @property
+    def real_features(self) -> torch.Tensor:
+        """The features of the samples that are in the batch as it was."""
+        return self.features if len(self.features) == len(self.real_y) else self.features[: len(self.real_y)]
 
 
 def forward(module: Any, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Features, logits and cross-entropy: the part of a local step that can be compiled."""
-    features = module.features(x)
-    logits = module.head(features)
-    return features, logits, F.cross_entropy(logits, y)
+    """Features, logits and cross-entropy as from `classified`: the part of a local step that can be compiled."""
+    return classified(module, module.features(x), y)
 
 
 @dataclass
@@ -65,11 +69,12 @@ class Client:
     y: torch.Tensor
     broadcast: dict[str, dict[str, Any]]  # part -> what the server's part broadcast
     state: dict[str, dict[str, Any]]  # part -> what persists of it
-    shared: dict[str, pa.Table] = field(default_factory=dict)  # part -> the dataset it shares with all clients
+    shared: dict[str, SharedImages] = field(default_factory=dict)  # part -> the dataset it shares with all clients
     normalisation: DeviceNormalisation | None = None
     had_state: bool = False  # whether it had a state at the start of this pass
     unlabelled: torch.Tensor | None = None  # with --labelled: its images without labels, which are not in x
     scratch: dict[str, dict[str, Any]] = field(default_factory=dict)  # part -> what it needs within this pass only
+    kept: dict[str, Any] = field(default_factory=dict)  # part -> what it makes once for all clients of an actor's pass
     forward: Forward = forward  # forward pass of a local step, perhaps compiled; a part may replace it in `begin`
 
     def __post_init__(self) -> None:
@@ -86,11 +91,6 @@ class Client:
     def steps(self) -> int:
         """The number of local steps in a round."""
         return self.config.local_steps or (self.config.local_epochs or 1) * self.steps_per_epoch
-
-    @property
-    def global_parameters(self) -> list[torch.Tensor]:
-        """The broadcast parameters, in the order of `model.parameters`."""
-        return [self.model.view(self.global_weights, name) for name in self.model.parameter_names]
 
     def stream(self, purpose: str) -> np.random.Generator:
         """The client's random draws of this round for a purpose, such as `f"{self.name}/noise"` in a part."""
@@ -111,37 +111,47 @@ class Client:
             raise ValueError("this client was made without a normalisation")
         return self.normalisation
 
-    def draw_shared(self, table: pa.Table, draw: np.random.Generator, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """`count` random images of a shared dataset with their labels, on the device."""
-        return shared_rows(table, draw.integers(table.num_rows, size=count), self.y.device)
+    def draw_rows(self, rows: int, draw: np.random.Generator) -> list[np.ndarray]:
+        """For every local step as many random rows, out of so many, as its batch has samples."""
+        return [draw.integers(rows, size=size) for size in self.batch_sizes]
 
-    def shared_by(self, table: pa.Table, source: int) -> tuple[torch.Tensor, torch.Tensor]:
+    @property
+    def largest_batches(self) -> list[int]:
+        """The number of samples in each local step's batch with the unlabelled ones that a part may add to it."""
+        adds = self.unlabelled is not None and any(part.adds_samples for part in self.config.parts)
+        added = self.config.unlabelled_batch if adds else 0
+        return [size + added for size in self.batch_sizes]
+
+    def shared_by(self, shared: SharedImages, source: int) -> tuple[torch.Tensor, torch.Tensor]:
         """All images of a shared dataset that one client made, with their labels, on the device."""
-        return shared_rows(table, np.flatnonzero(column(table, "client") == source), self.y.device)
+        return shared.rows(np.flatnonzero(column(shared.table, "client") == source))
 
     def augment(self, x: torch.Tensor, y: torch.Tensor) -> None:
         """Add samples to draw batches from in this pass; an epoch stays as long as the client's own data."""
         self.x, self.y = torch.cat([self.x, x]), torch.cat([self.y, y])
 
-    def batches(self) -> Iterator[torch.Tensor]:
+    @cached_property
+    def batch_sizes(self) -> list[int]:
+        """The number of samples in each local step's batch."""
+        size = self.config.batch_size
+        epoch = [min(size, self.samples - first) for first in range(0, self.steps_per_epoch * size, size)]
+        return [epoch[step % len(epoch)] for step in range(self.steps)]
+
+    def batches(self) -> list[np.ndarray]:
         """The indices of each local step's batch: a new order every epoch; its last batch may be smaller or dropped."""
         size, draw = self.config.batch_size, self.stream("batches")
+        found = []
         for step in range(self.steps):
             place = step % self.steps_per_epoch
             if place == 0:
-                order = torch.from_numpy(draw.permutation(len(self.y))[: self.samples]).to(self.y.device)
-            yield order[place * size : (place + 1) * size]
+                order = draw.permutation(len(self.y))[: self.samples]
+            found.append(order[place * size : (place + 1) * size])
+        return found
 
     def everything(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """All images of the client with their labels, in evaluation batches."""
         size = self.config.eval_batch
         return zip(self.x.split(size), self.y.split(size), strict=True)
-
-
-def shared_rows(table: pa.Table, rows: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """The images in these rows of a shared dataset with their labels, copied to the device."""
-    x = to_device(images_of(table)[rows], device)
-    return x.contiguous(memory_format=torch.channels_last), to_device(labels_of(table)[rows], device)
 
 
 def split_labelled(
@@ -180,33 +190,68 @@ def begin(client: Client) -> None:
 
 
 def train(client: Client) -> dict[str, float]:
-    """Do the local steps, and return the mean of each loss term; the model then has the trained weights."""
+    """Do the local steps, and return the mean of each loss term; the model then has the trained weights.
+
+    Nothing is copied to the device in a step, and nothing waits for it: all draws are uploaded before the first.
+    """
     model, parts = client.model, client.config.parts
     module = model.module
     begin(client)
     # The optimiser goes parameter by parameter, and no gradients stay between steps: each is written once, where one
     # flat gradient would be cleared and added to. That saves 4 % of a step of hfmds-cnn.
     optimizer = make_optimizer(model.parameters, client.config, client.t)
-    totals: dict[str, torch.Tensor] = {}
-    steps = 0
-    for indices in client.batches():
+    reported: dict[str, list[torch.Tensor]] = {}
+    one = torch.ones((), device=model.device)  # the gradient of the loss, which torch would make anew in every step
+    for indices in upload_all(client.batches(), model.device):
         x, y = real_x, real_y = client.x[indices], client.y[indices]
         for part in parts:
             x, y = part.batch(client, x, y)
         with autocast(client.config, model.device):
-            features, logits, ce = client.forward(module, x, y)
-            step = Step(x=x, y=y, real_x=real_x, real_y=real_y, features=features, logits=logits, ce=ce)
-            loss = ce * math.prod(part.ce_weight(client) for part in parts)
+            step = forward_all(client, (x, y), (real_x, real_y))
+            ce = step.ce
+            weight = math.prod(part.ce_weight(client) for part in parts)
+            loss = ce if weight == 1 else ce * weight
             terms = {"ce": ce}
             for part in parts:
                 if (term := part.loss(client, step)) is not None:
                     loss = loss + term
                     terms |= {part.name: term} if part.reported else {}
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward(one)
+        terms |= add_pulls(client)
         optimizer.step()
-        steps += 1
-        for name, term in terms.items():  # on the device: no transfer per step
-            totals[name] = totals.get(name, 0) + term.detach()
+        for name, term in terms.items():
+            # A graph writes its outputs again in the next step.
+            kept = term.detach().clone() if client.config.compile == "cuda-graphs" else term.detach()
+            reported.setdefault(name, []).append(kept)
     module.eval()
-    return {name: total.item() / steps for name, total in totals.items()}
+    return {name: math.fsum(torch.stack(values).tolist()) / client.steps for name, values in reported.items()}
+
+
+def forward_all(client: Client, batch: tuple[torch.Tensor, ...], real: tuple[torch.Tensor, ...]) -> Step:
+    """The step as the parts see it, from batches (x, y) as they changed them and as they were.
+
+    Images that parts add go through the network together with the batch, unless it has batch-norm.
+    """
+    module, (x, y) = client.model.module, batch
+    extras = {part.name: more for part in client.config.parts if (more := part.extra(client)) is not None}
+    together = extras and not client.model.mixes_samples
+    inputs = torch.cat([x, *extras.values()]) if together else x
+    features, logits, ce, *others = client.forward(module, inputs, y)
+    found = others[0].split([len(more) for more in extras.values()]) if together else map(module, extras.values())
+    extra = dict(zip(extras, found, strict=True))
+    return Step(x=x, y=y, real_x=real[0], real_y=real[1], features=features, logits=logits, ce=ce, extra=extra)
+
+
+def add_pulls(client: Client) -> dict[str, torch.Tensor]:
+    """Add the gradients of the parts' pulls to those of the model's parameters; returns the values to report."""
+    model = client.model
+    values: dict[str, torch.Tensor] = {}
+    for part in client.config.parts:
+        weights, start = (flat[None, : model.trainable] for flat in (model.weights, client.global_weights))
+        if (pulled := part.pull([client], weights, start)) is not None:
+            value, gradient = pulled
+            model.add_gradient(gradient[0])
+            if value is not None:
+                values[part.name] = value[0]
+    return values

@@ -1,18 +1,37 @@
-"""The device that an actor computes on, and the settings of torch that decide the last bits of its results."""
+"""The device that an actor computes on, the settings of torch that decide the last bits, and errors of devices."""
 
 from __future__ import annotations
 
+import gc
+import os
 import platform
 import shutil
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from raysim.errors import InputError
+from raysim.errors import InputError, RaysimError
 
 if TYPE_CHECKING:
     from raysim.config import RunConfig
+
+# Where drivers of NVIDIA (also under Windows) and AMD show that a machine has a GPU, whatever torch was built for.
+DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+
+# What libraries say when there is no memory left; torch.OutOfMemoryError is only its own allocator's.
+NO_MEMORY = (
+    "out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "DEVICE_ALLOCATION_FAILED",  # cuDNN 9
+    "CUFFT_ALLOC_FAILED",
+    "CUSOLVER_STATUS_ALLOC_FAILED",
+    "unable to find an engine to execute this computation",  # cuDNN, where no workspace was left
+)
+# How errors of libraries begin that come as a plain RuntimeError; most of them stick like torch.AcceleratorError.
+OF_DEVICES = ("CUDA error", "CUDA driver error", "cuDNN error", "HIP error", "MIOpen error", "XPU error")
 
 
 def prepare_torch(config: RunConfig, use_gpu: bool = True) -> torch.device:
@@ -21,13 +40,62 @@ def prepare_torch(config: RunConfig, use_gpu: bool = True) -> torch.device:
     The threads are set here since results depend on them, and Ray derives OMP_NUM_THREADS from an actor's CPUs.
     """
     torch.set_num_threads(config.threads)
-    if not (use_gpu and torch.cuda.is_available()):
+    if use_gpu:
+        check_visible()
+    kind = torch.accelerator.current_accelerator(check_available=True) if use_gpu else None
+    if kind is None:
         return torch.device("cpu")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
     if not config.fast_nondeterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the device is first used
         torch.use_deterministic_algorithms(True)
+        # It would write every new tensor twice.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         torch.backends.cudnn.benchmark = False
-    return torch.device("cuda", 0)  # the only one that Ray leaves visible
+    return torch.device(kind.type, 0)  # the only one that Ray leaves visible
+
+
+def is_accelerator(device: torch.device) -> bool:
+    """Whether operations are launched on the device rather than done by the host, so that few large ones are best."""
+    return device.type != "cpu"
+
+
+def check_visible() -> None:
+    """Raise an error if this machine has a GPU and torch sees none: the CPU would silently do its work.
+
+    Without any GPU the ones that Ray counts are logical (`ray start --num-gpus`), and computing on the CPU is meant.
+    """
+    if not torch.accelerator.is_available() and any(Path(driver).exists() for driver in DRIVERS):
+        built = f"CUDA {torch.version.cuda}" if torch.version.cuda else f"ROCm {torch.version.hip}"
+        built = built if torch.version.cuda or torch.version.hip else "CPUs only"
+        raise RaysimError(
+            f"there is a GPU here and torch sees none: torch {torch.__version__} is built for {built}, "
+            f"CUDA_VISIBLE_DEVICES is '{os.environ.get('CUDA_VISIBLE_DEVICES', '')}'; install a torch that fits the "
+            "driver, or start Ray with --num-gpus 0 to run on CPUs"
+        )
+
+
+def trouble_of(error: BaseException) -> Literal["memory", "broken"] | None:
+    """Whether an error says that the device has no memory left or is broken; None for any other.
+
+    A broken device (a failed assertion, an illegal access, an ECC error) fails in every later call of the process.
+    """
+    text = str(error)
+    if isinstance(error, torch.OutOfMemoryError):
+        return "memory"
+    of_device = isinstance(error, torch.AcceleratorError) or (
+        isinstance(error, RuntimeError) and (text.startswith(OF_DEVICES) or "_STATUS_" in text or "engine to" in text)
+    )
+    if not of_device:
+        return None
+    return "memory" if any(words in text for words in NO_MEMORY) else "broken"
+
+
+def empty_cache(device: torch.device) -> None:
+    """Give the memory that torch keeps for later back to the device, for this process and its neighbours."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def autocast(config: RunConfig, device: torch.device) -> torch.autocast:
@@ -36,7 +104,11 @@ def autocast(config: RunConfig, device: torch.device) -> torch.autocast:
 
 
 def compiled(function: Callable, config: RunConfig, device: torch.device) -> Callable:
-    """The function, compiled as --compile says, once per actor: all batches but an epoch's last have one shape."""
+    """The forward pass of a local step, compiled as --compile says, for whole batches.
+
+    Others, such as an epoch's last, run as they are. So what is compiled depends on the configuration and the data:
+    torch compiles the first eight shapes only, and these would depend on which clients an actor saw first.
+    """
     if config.compile == "no":
         return function
     if config.compile == "cuda-graphs" and device.type != "cuda":
@@ -44,17 +116,32 @@ def compiled(function: Callable, config: RunConfig, device: torch.device) -> Cal
     if device.type == "cpu" and not any(map(shutil.which, ("g++", "clang++", "c++"))):
         raise InputError("--compile needs a C++ compiler on the CPU (g++), and there is none; leave it out")
     mode = "reduce-overhead" if config.compile == "cuda-graphs" else None
-    return torch.compile(function, mode=mode, dynamic=False)
+    fast = torch.compile(function, mode=mode, dynamic=False)
+    return lambda module, x, y: (fast if len(y) == config.batch_size else function)(module, x, y)
 
 
 def fingerprint(device: torch.device) -> dict[str, object]:
-    """All that the last bits of results may depend on; equal hashes are promised between equal fingerprints."""
-    gpu = device.type == "cuda"
+    """All that the last bits of results may depend on; equal hashes are promised between equal fingerprints.
+
+    Of a GPU that is the GPU: random draws, all that is left to the host, are the same on every processor.
+    """
+    version = str(torch.__version__)  # a plain string: unpickling its own class would import torch in the driver
+    if device.type == "cpu":
+        return {
+            "device": "cpu",
+            "cpu": torch.backends.cpu.get_cpu_capability(),
+            "machine": platform.machine(),
+            "threads": torch.get_num_threads(),
+            "torch": version,
+            "cuda": None,
+        }
+    if device.type != "cuda":
+        return {"device": device.type, "torch": version}
     return {
-        "device": torch.cuda.get_device_name(device) if gpu else "cpu",
-        "cpu": torch.backends.cpu.get_cpu_capability(),
-        "machine": platform.machine(),
-        "threads": torch.get_num_threads(),
-        "torch": str(torch.__version__),  # a plain string: unpickling its own class would import torch in the driver
-        "cuda": torch.version.cuda if gpu else None,
+        "device": torch.cuda.get_device_name(device),
+        "capability": ".".join(map(str, torch.cuda.get_device_capability(device))),
+        "torch": version,
+        "cuda": torch.version.cuda,
+        "rocm": torch.version.hip,
+        "cudnn": torch.backends.cudnn.version(),  # MIOpen's with ROCm
     }

@@ -18,6 +18,11 @@ class FlopCounter(TorchDispatchMode):
     module, through hooks that refuse `torch.autograd.grad`.
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: torch would import all of its compiler for that, which takes seconds, and most runs compile nothing."""
+        return False
+
     def __init__(self) -> None:
         super().__init__()
         self.total = 0

@@ -51,7 +51,7 @@ class TestSharedDataset:
         dataset = blobs(train=clients * IMAGES, test=100, classes=10, shape=(3, 32, 32))
         result = simulate_on_ray(
             dataset, actors=2, method="hfmds", clients=clients, active=10, partition="iid", rounds=1,
-            **{"hfmds.every": 1, "hfmds.steps": 2, "hfmds.per_client": IMAGES},
+            **{"hfmds.layer": "features", "hfmds.steps": 2, "hfmds.per_client": IMAGES},
         )  # fmt: skip
         table = result.shared["hfmds"]
         assert images_of(table).shape == (clients * IMAGES, 3, 32, 32)

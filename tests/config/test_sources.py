@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from raysim.config import from_command_line, from_record, from_toml, load_layers, resolve, take
+from raysim.config import from_command_line, from_record, load_layers, resolve, take
 from raysim.errors import InputError
 
 from .words import from_words
@@ -46,6 +46,9 @@ def test_settings_of_a_part_a_later_method_left_out_are_ignored_but_not_if_asked
         (["--metod", "fedavg"], r"unknown setting --metod; did you mean '--method'\?"),
         (["--method", "fedprocks"], r"unknown method 'fedprocks'; did you mean 'fedprox'\?"),
         (["--method", "no.such.module"], r"cannot import 'no.such.module'"),
+        (["--method", "fedprox,scaffold"], r"methods are joined by \+; write --method fedprox\+scaffold"),
+        (["--method", "fedprox+"], r"--method fedprox\+: a name is missing beside a \+"),
+        (["--method", "nope:X"], r"unknown method 'nope:X'; there are fedavg"),
         (["--preset", "fedavg-cifr10"], r"unknown preset 'fedavg-cifr10'; did you mean 'fedavg-cifar10'\?"),
         (["--clients", "ten"], r"--clients must be a whole number, not 'ten'"),
         (["--clients", "1.5"], r"--clients must be a whole number"),
@@ -53,7 +56,7 @@ def test_settings_of_a_part_a_later_method_left_out_are_ignored_but_not_if_asked
         (["--lr", "nan"], r"--lr must be a number"),
         (["--lr", "0"], r"--lr must be above 0"),
         (["--fraction", "1.5"], r"--fraction must be at most 1"),
-        (["--partition", "magic"], r"--partition must be one of iid, classes, dirichlet, table, not 'magic'"),
+        (["--partition", "magic"], r"--partition must be one of iid, classes, column, dirichlet, table, not 'magic'"),
         (["--download", "perhaps"], r"--download must be true or false"),
         (["--active", "5", "--clients", "3"], r"--active 5 is more than --clients 3"),
         (["--local-epochs", "1", "--local-steps", "1"], r"give --local-epochs or --local-steps, not both"),
@@ -78,13 +81,20 @@ def test_wrong_words_are_named_on_one_line(words, message):
         ("overwrite = 1", r"--overwrite must be true or false"),
         ("clints = 3", r"run.toml: unknown setting --clints; did you mean '--clients'"),
         ("clients = ", r"run.toml: not valid TOML"),
+        # Tables of parts that are not in the method, too.
+        ("[fedprox]\nmuu = 1", r"run.toml: unknown setting --fedprox.muu; did you mean '--fedprox.mu'"),
+        ('[fedprox]\nmu = "much"', r"run.toml: --fedprox.mu must be a number, not 'much'"),
+        ("[fedprox]\nmu = -1", r"run.toml: --fedprox.mu must be at least 0"),
+        ("[fmds]\nalpha = 1", r"run.toml: \[fmds\] has no settings of its own; write them into \[hfmds\]"),
+        ("[fedavg]\nmu = 1", r"run.toml: unknown setting --fedavg.mu"),
+        ("[nothing]\nmu = 1", r"run.toml: unknown setting --nothing.mu"),
     ],
 )
-def test_a_wrong_file_is_named_on_one_line(tmp_path, text, message):
-    file = tmp_path / "run.toml"
-    file.write_text(text)
+def test_a_wrong_file_is_named_on_one_line(tmp_path, monkeypatch, text, message):
+    monkeypatch.chdir(tmp_path)
+    Path("run.toml").write_text(text)
     with pytest.raises(InputError, match=message) as caught:
-        resolve([("run.toml", from_toml(str(file)))])
+        from_words("--config", "run.toml")
     assert "\n" not in str(caught.value)
 
 
@@ -113,7 +123,7 @@ def test_a_switch_needs_no_value():
         (["--preset"], r"--preset needs a value"),
         (["--config", "--lr", "1"], r"--config needs a value"),
         (["--no-rounds"], r"unknown setting --no-rounds; did you mean '--rounds'\?"),
-        (["--no-such"], r"unknown setting --no-such"),
+        (["--no-such"], r"unknown setting --no-such; see `raysim run --help`$"),
         (["--no-method"], r"unknown setting --no-method"),
         (["--no-preset"], r"unknown setting --no-preset"),
         (["--no-download", "3"], r"unknown setting --no-download"),

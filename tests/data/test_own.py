@@ -334,7 +334,7 @@ class Turns(raysim.Partitioner):
 
 @pytest.mark.parametrize(
     ("partition", "sizes"),
-    [(f"{HERE}:halves", [20, 7, 7, 6]), (halves, [20, 7, 7, 6]), (Turns(3), [10] * 4), (f"{HERE}:Turns", [10] * 4)],
+    [(f"{HERE}:halves", [20, 7, 6, 7]), (halves, [20, 7, 6, 7]), (Turns(3), [10] * 4), (f"{HERE}:Turns", [10] * 4)],
 )
 def test_an_own_partition_deals(partition, sizes, tmp_path):
     run = raysim.run(**TINY, dataset=tuple(arrays()), partition=partition, out=tmp_path / "run")

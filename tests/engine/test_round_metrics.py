@@ -18,7 +18,8 @@ REPORTS = [
 def test_training_is_a_mean_by_samples_over_those_not_skipped():
     metrics = RoundMetrics(4, clients=3)
     metrics.count_pass(REPORTS)
-    metrics.count_training(REPORTS, samples=20.0, counted=True)
+    metrics.count_training(REPORTS)
+    metrics.count_operations(REPORTS, samples=20.0)
     assert metrics.bytes_up == 150
     assert metrics.train_loss == pytest.approx((10 * 1 + 30 * 2) / 40)
     assert metrics.terms == {"fedprox": pytest.approx(10 * 0.5 / 40)}
@@ -27,10 +28,10 @@ def test_training_is_a_mean_by_samples_over_those_not_skipped():
 
 def test_a_fixed_number_of_steps_is_not_scaled_and_nothing_counted_says_nothing():
     metrics = RoundMetrics(4)
-    metrics.count_training(REPORTS, samples=None, counted=True)
+    metrics.count_operations(REPORTS, samples=None)
     assert metrics.gflops == {"training": 3.0}
     metrics = RoundMetrics(4)
-    metrics.count_training([ClientReport(2, skipped=True)], samples=None, counted=False)
+    metrics.count_training([ClientReport(2, skipped=True)])
     assert (metrics.train_loss, metrics.terms, metrics.gflops) == (None, {}, {})
 
 

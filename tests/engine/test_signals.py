@@ -86,9 +86,11 @@ def test_leaving_says_everything_and_does_not_take_the_interpreter_down():
 FAILS_AFTERWARDS = """
 import os, signal, sys, time
 from raysim.cli import _guarded
+from raysim.engine.ending import ending
 from raysim.engine.signals import leave
 from raysim.errors import RaysimError
 def run(words):
+    ending.run_directory = "RUN"
     try:
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(30)
@@ -99,10 +101,23 @@ leave(_guarded(run, []))
 """
 
 
-def test_what_fails_after_an_interrupt_is_its_consequence():
-    done = python(FAILS_AFTERWARDS)
+@pytest.mark.parametrize(
+    ("files", "then"),
+    [
+        ([], "give the same command again"),
+        (["events.jsonl"], "give the same command again, with --out {run} --resume"),
+        (["config.json", "events.jsonl"], "`python -m raysim resume {run}` goes on"),
+    ],
+)
+def test_what_fails_after_an_interrupt_is_its_consequence(tmp_path, files, then):
+    """And the line says how to go on with just this run."""
+    run = tmp_path / "my-run"
+    for name in files:
+        run.mkdir(exist_ok=True)
+        (run / name).write_text("")
+    done = python(FAILS_AFTERWARDS.replace("RUN", str(run)))
     assert done.returncode == 130
-    assert done.stderr == "raysim: interrupted; `python -m raysim resume RUN_DIR` goes on\n"
+    assert done.stderr == f"raysim: interrupted; {then.format(run=run)}\n"
 
 
 CRASH_HANDLER = """
@@ -127,7 +142,7 @@ leave(_guarded(run, []))
 def test_sigterm_is_an_interrupt_whatever_handlers_there_are_and_the_second_does_not_disturb_the_end():
     done = python(CRASH_HANDLER)
     assert (done.returncode, done.stdout) == (130, "in order\n")
-    assert done.stderr == "raysim: interrupted; `python -m raysim resume RUN_DIR` goes on\n"
+    assert done.stderr == "raysim: interrupted; give the same command again\n"
 
 
 SAYS_ITS_LAST_WORD = """

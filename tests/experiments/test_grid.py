@@ -73,6 +73,12 @@ def test_sweep_over_any_settings():
         ("compare", "--methods fedavg --overwrite", "give another --out"),
         ("sweep", "", "give a name"),
         ("sweep", "hfmds-table4-cifar1", "unknown sweep 'hfmds-table4-cifar1'; did you mean 'hfmds-table4-cifar10'"),
+        (
+            "sweep",
+            "hfmds-table5",
+            r"unknown sweep 'hfmds-table5'; there are hfmds-table2-cifar10, hfmds-table4-cifar10",
+        ),
+        ("sweep", "nothing", r"unknown sweep 'nothing'; see `raysim sweeps`"),
         ("sweep", "hfmds-fig6 --preset hfmds-cifar100", "has a preset of its own"),
         ("sweep", "--over lr", "'lr' is not written key=value,value"),
         ("sweep", "--over hfmds.mu=1,2", "--hfmds.mu belongs to hfmds, which is not in --method fedavg"),

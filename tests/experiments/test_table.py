@@ -6,7 +6,7 @@ import json
 import pytest
 
 from raysim.experiments import grid
-from raysim.experiments.table import write_table
+from raysim.experiments.table import COLUMNS, PAPER_AFTER, write_table
 
 
 def wanted(tmp_path, words="--methods fedavg hfmds --seeds 0 1"):
@@ -28,23 +28,32 @@ def test_means_and_deviations_beside_the_papers_figures(tmp_path):
     figures = {"model.auc": 0.6, "hfmds.auc": 0.75, "hfmds.tpr_at_1%_fpr": None, "hfmds.epsilon": None}
     figures["hfmds.psnr_nearest"] = 14.5
     for run, accuracy in zip(asked.runs, (0.3, 0.4, 0.5, 0.6), strict=True):
-        finish(run, accuracy, **({"psnr": 16.0, "privacy": figures} if run.row == "hfmds" else {}))
+        measures = {"hfmds.fd": 12.5, "hfmds.kd": 0.5, "hfmds.coverage": 0.25, "training.fd": 1.0}
+        more = {"psnr": 16.0, "privacy": figures, "measures": measures} if run.row == "hfmds" else {}
+        finish(run, accuracy, gflops_per_client_round={"training": 1.5, "hfmds": 2.0}, **more)
     heads, _, average, hfmds, *_ = write_table(asked, {}).splitlines()
     assert heads == (
         "| run | seeds | final % | last quarter % | best % | paper % | difference | seconds | MB up | MB down | "
-        "PSNR dB | paper's PSNR | PSNR to nearest | attack on shared data: AUC | attack on model: AUC |"
+        "GFLOPs | paper's GFLOPs | PSNR dB | paper's PSNR | PSNR to nearest | feature FD | coverage | "
+        "attack on shared data: AUC | attack on model: AUC |"
     )
     # The standard deviation of 30 and 40 by hand: √((5² + 5²) / 1) = 7.07.
     assert average == (
         "| fedavg | 0 1 | 35.00 ± 7.07 | 34.00 ± 7.07 | 45.00 ± 7.07 | "
         "50.44 ± 2.70 (HFMDS-FL table 2); 61.28 (SDA-FL table 1) | -15.44; -26.28 | "
-        "60 ± 0 | 2.5 ± 0.0 | 3.0 ± 0.0 | – | – | – | – | – |"
+        "60 ± 0 | 2.5 ± 0.0 | 3.0 ± 0.0 | 3.50 ± 0.00 | – | – | – | – | – | – | – | – |"
     )
-    assert "| 16.00 ± 0.00 | 16.60 | 14.50 ± 0.00 | 0.750 ± 0.000 | 0.600 ± 0.000 |" in hfmds
+    assert (
+        "| 3.50 ± 0.00 | 69.33 | 16.00 ± 0.00 | 16.60 | 14.50 ± 0.00 | 12.50 ± 0.00 | 0.250 ± 0.000 | 0.750 ± 0.000 | "
+        "0.600 ± 0.000 |"
+    ) in hfmds
     with open(tmp_path / "table.csv") as file:
         first, second = csv.DictReader(file)
     assert float(first["final_accuracy_std"]) == pytest.approx(50**0.5)
     assert (first["psnr_mean"], float(second["psnr_mean"])) == ("", 16.0)
+    assert (first["feature_kd_mean"], float(second["feature_kd_mean"])) == ("", 0.5)
+    headings = [column.heading for column in COLUMNS] + [heading for heading, _ in PAPER_AFTER.values()]
+    assert len({*headings}) == len(headings)
 
 
 def test_where_a_paper_tunes_the_best_has_a_row_and_the_papers_figure(tmp_path):

@@ -1,18 +1,22 @@
 """Chaos: any process of a run is killed, whichever the seed draws, at any moment, whatever the method."""
 
 import subprocess
+import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
 from raysim import methods
+from raysim.engine.ray_runner import orphan_watch
 from raysim.settings import flag
-from tests.faults.harness import GRACE, Lab, Outcome, crash
+from tests.faults.harness import GRACE, Lab, Outcome, crash, descendants, told
 from tests.faults.killed import resume
 from tests.methods.tiny import settings_of
 
-LATEST = 14.0  # seconds after a start at which a process is killed: most of them pass while Ray starts
+STARTING, ROUNDS = 8.0, 1.0  # seconds after Ray begins to start, or after a round, within which a process is killed
+BESIDE = orphan_watch.__name__  # the process that speaks for a driver that was killed
 TINY_DATA = {"dataset": "shapes", "train_size": 120, "test_size": 50, "rounds": 30, "privacy": 0}
 
 
@@ -24,6 +28,10 @@ def anyone(lab: Lab, kills: int = 100, names: tuple[str, ...] = ()) -> Outcome:
     for i, name in enumerate(names):
         wanted = kills * (i + 1) // len(names) - kills * i // len(names)
         died += _one_method(lab, name, wanted, outcome)
+        sys.stdout.write(f"    {name}: {outcome.faults} killed so far, {died} ended the run, {outcome.problems}\n")
+        sys.stdout.flush()
+    if outcome.faults != kills:
+        outcome.problems.append(f"only {outcome.faults} of {kills} processes killed")
     outcome.faults = f"{outcome.faults}, {died} ended the run"
     return outcome
 
@@ -36,8 +44,9 @@ def _one_method(lab: Lab, name: str, kills: int, outcome: Outcome) -> int:
     for attempt in range(4 * kills):
         log = f"{name}-{attempt}.log"
         process, before, began = resume(lab, settings, out, log=log)
-        victim = _kill_someone(lab, process) if done < kills else None
-        done += victim is not None
+        victim = None
+        while done < kills and (killed := _kill_someone(lab, process, out)):
+            victim, done = killed, done + 1
         code = lab.wait(process)
         outcome.add_resumed(out, before, began)
         if code == 0:
@@ -55,9 +64,19 @@ def _one_method(lab: Lab, name: str, kills: int, outcome: Outcome) -> int:
     return died
 
 
-def _kill_someone(lab: Lab, process: subprocess.Popen) -> str | None:
-    """Kill the driver or one of its descendants at a random moment; its name, or None where the run was over first."""
-    end = time.monotonic() + lab.draw.uniform(0.5, LATEST)
+def _kill_someone(lab: Lab, process: subprocess.Popen, out: Path) -> str | None:
+    """Kill the driver or one of its descendants at a random moment; its name, or None where the run was over first.
+
+    The moment is while Ray starts, or in a round; a second one comes after what was killed before took effect. Before
+    that there is the driver alone, and nobody to say that it was killed.
+    """
+    before = told(out)
+    if not descendants(process, BESIDE) and lab.draw.random() < 0.5:
+        lab.until(process, lambda: bool(descendants(process, BESIDE)))
+        end = time.monotonic() + lab.draw.uniform(0, STARTING)
+    else:
+        lab.until(process, lambda: told(out) > before)
+        end = time.monotonic() + lab.draw.uniform(0, ROUNDS)
     if not lab.until(process, lambda: time.monotonic() > end):
         return None
     with suppress(psutil.NoSuchProcess):

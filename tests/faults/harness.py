@@ -30,7 +30,7 @@ SMALL = [
 ]  # fmt: skip
 REAPED = [
     "--method", "tests.parts.reaper+fedpa", "--reaper.every", 2, "--reaper.steps", 2, "--reaper.per-client", 5,
-    "--fedpa.gen-steps", 5, *SMALL,
+    "--reaper.first", 2, "--reaper.layer", "features", "--fedpa.gen-steps", 5, *SMALL,
 ]  # fmt: skip
 
 # Waits until a cluster has so many nodes and nothing in use; exits with what is not so.
@@ -138,6 +138,7 @@ class Lab:
         ours = {k: v for k, v in os.environ.items() if k not in ("RAY_ADDRESS", "RAY_AUTH_MODE")}
         # A cluster started here has no token; a run's own Ray makes one.
         ours |= {"RAY_AUTH_MODE": "disabled"} if "RAY_ADDRESS" in variables else {}
+        ours |= {"RAY_worker_niceness": "0"}  # by default actors come last, and on a busy machine after the watchdog
         environment = ours | {MARK: self.mark, "RAY_USAGE_STATS_ENABLED": "0"} | variables
         with open(self.folder / log, "a", encoding="utf-8") as file:
             return subprocess.Popen(

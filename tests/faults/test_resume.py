@@ -15,8 +15,9 @@ from raysim.storage.run_directory import run_directory
 from tests.faults.harness import ROOT, results
 
 SETTINGS = [
-    "--method", "hfmds+fedpa", "--hfmds.every", "2", "--hfmds.steps", "2", "--hfmds.per-client", "5",
-    "--fedpa.gen-steps", "5", "--model", "mlp", "--clients", "8", "--active", "4", "--rounds", "6",
+    "--method", "hfmds+fedpa", "--hfmds.layer", "features", "--hfmds.every", "2", "--hfmds.first", "2",
+    "--hfmds.steps", "2", "--hfmds.per-client", "5", "--fedpa.gen-steps", "5",
+    "--model", "mlp", "--clients", "8", "--active", "4", "--rounds", "6",
     "--train-size", "200", "--test-size", "100", "--image-size", "16", "--in-process",
 ]  # fmt: skip
 

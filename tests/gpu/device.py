@@ -28,9 +28,9 @@ NAME = "pretended"
 
 # Operations that make no kernel run: they give another view of memory, or memory without content.
 _SILENT = """
-    _reshape_alias _unsafe_view alias as_strided chunk detach diagonal empty empty_like empty_strided expand is_same_size
-    lift_fresh movedim narrow new_empty new_empty_strided permute resize_ select set_ slice split split_with_sizes
-    squeeze t transpose unbind unfold unsafe_chunk unsafe_split unsqueeze view
+    _reshape_alias _unsafe_view alias as_strided chunk detach diagonal empty empty_like empty_strided expand
+    is_same_size lift_fresh movedim narrow new_empty new_empty_strided permute resize_ select set_ slice split
+    split_with_sizes squeeze t transpose unbind unfold unsafe_chunk unsafe_split unsqueeze view
 """
 SILENT = set(_SILENT.split())
 # Operations whose result has a size, or is a number, that the host must wait for.

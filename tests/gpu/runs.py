@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import tempfile
 import traceback
@@ -58,6 +59,7 @@ def measured_runs() -> dict[str, dict[str, Any]]:
         if "labelled" in wanted[method]:
             wanted[method] |= UNLABELLED
     wanted["fedbn on fedpa-cnn"] = wanted["fedbn"] | {"model": "fedpa-cnn"}  # which has batch-norm
+    wanted["fixmatch"] |= {"local_steps": 20}  # more than it augments at once
     wanted["feddpms"] |= {"rounds": 4, "local_steps": 2}
     wanted["feddpgan"] |= {"partition": "iid"}  # noise is calibrated for every size of a client, in seconds
     found = {}
@@ -87,15 +89,26 @@ def on_device() -> Iterator[None]:
             optimizers.append(self)
         LOG.add("mark", "first" if first else f"{Path(caller.co_filename).stem}.{caller.co_name}")
 
+    with watched(), _using(device()), patch.object(Optimizer, "step", marked):
+        yield
+
+
+@contextmanager
+def on_cpu() -> Iterator[None]:
+    """A context in which actors get the CPU, and fused steps have the form that they have on accelerators."""
+    with _using(torch.device("cpu")), patch("raysim.training.fused.is_accelerator", lambda device: True):
+        yield
+
+
+@contextmanager
+def _using(device: torch.device) -> Iterator[None]:
     def prepare(config: Any, use_gpu: bool = True) -> torch.device:
         torch.set_num_threads(config.threads)
-        return device()
+        return device
 
     with (
-        watched(),
         patch("raysim.training.device.prepare_torch", prepare),
         patch("raysim.engine.hosted_model.prepare_torch", prepare),
-        patch.object(Optimizer, "step", marked),
     ):
         yield
 
@@ -105,7 +118,8 @@ def examined(settings: dict[str, Any], places: bool = False) -> Found:
     found = Found()
     LOG.places_of_launches = places
     try:
-        expected = comparable(simulate(dataset(settings), **settings))
+        with on_cpu():
+            expected = comparable(simulate(dataset(settings), **settings))
         with on_device():
             result = comparable(simulate(dataset(settings), **settings))
         found.differs = differences(expected, result)
@@ -126,8 +140,11 @@ def differences(expected: tuple, result: tuple) -> list[str]:
 
 
 def steps(events: list[Event]) -> tuple[dict[str, dict[str, int]], list[str]]:
-    """The most that a step of each kind cost, without an optimiser's first; and where its transfers and waits are."""
-    most: dict[str, dict[str, int]] = {}
+    """What a step of each kind costs, without an optimiser's first; and where its transfers and waits are.
+
+    Of launches it is the mean, since some work is done for several steps at once; of the others it is the most.
+    """
+    found: dict[str, list[dict[str, int]]] = {}
     places: dict[str, None] = {}
     since: list[Event] = []
     for event in events:
@@ -141,21 +158,25 @@ def steps(events: list[Event]) -> tuple[dict[str, dict[str, int]], list[str]]:
                 "transfers": kinds.count("upload") + kinds.count("download"),
                 "waits": kinds.count("wait"),
             }
-            before = most.setdefault(event.operation, counts)
-            most[event.operation] = {key: max(before[key], counts[key]) for key in counts}
+            found.setdefault(event.operation, []).append(counts)
             places |= {
                 f"{event.operation}: {one.kind} by {one.operation} at {one.place}": None
                 for one in since if one.place
             }  # fmt: skip
         since = []
-    return most, list(places)
+    costs = {}
+    for kind, each in found.items():
+        costs[kind] = {key: max(counts[key] for counts in each) for key in each[0]}
+        costs[kind]["launches"] = math.ceil(sum(counts["launches"] for counts in each) / len(each))
+    return costs, list(places)
 
 
 def resumed(settings: dict[str, Any]) -> Found:
     """Run these settings on the device, stop after the first round, and go on there from the checkpoint."""
     found = Found()
     try:
-        expected = comparable(simulate(dataset(settings), **settings))
+        with on_cpu():
+            expected = comparable(simulate(dataset(settings), **settings))
         with tempfile.TemporaryDirectory() as folder, on_device():
             begun = _continued(settings, Path(folder), [], stop_after=1)
             result = comparable(_continued(settings, Path(folder), begun.history))

@@ -256,7 +256,7 @@ def test_augmented_clients_draw_as_many_points_as_they_own_from_both(recorded):
             assert (everything > own) == (sharer is not None)
             assert np.array_equal(now["labels"][own:], labels[clients == sharer])
             np.testing.assert_array_equal(now["images"][own:], images_of(table)[clients == sharer])
-            points, draw = torch.cat(now["batches"]), stream(3, "batches", t, k)
+            points, draw = torch.from_numpy(np.concatenate(now["batches"])), stream(3, "batches", t, k)
             assert np.array_equal(points, np.concatenate([draw.permutation(everything)[:own] for _ in range(3)]))
             drawn_synthetic += int((points >= own).sum())
     assert drawn_synthetic > 0

@@ -14,6 +14,7 @@ from raysim.methods.common.feature_generator import (
     diversity,
     draw_inputs,
     fidelity,
+    nearest_prototype,
     prototype_distance,
 )
 from raysim.methods.fedpa import FedPA
@@ -247,6 +248,30 @@ def test_eq_8_steps_of_adam_go_on_from_round_to_round():
         assert server.metrics[f"generator.{name}"] == pytest.approx(value, rel=1e-3)
 
 
+def test_the_distance_to_the_nearest_other_prototype():
+    prototypes = torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0], [0.0, 12.0]])
+    known = torch.tensor([True, True, False, True])
+    found = nearest_prototype(prototype_distance, prototypes, known)
+    assert found[[0, 1]].tolist() == [5.0, 5.0]  # not 1: the prototype there stands for nothing
+    assert found[3].item() == pytest.approx((9 + 64) ** 0.5)
+    assert nearest_prototype(prototype_distance, prototypes, torch.tensor([True, False, False, False]))[0] == torch.inf
+
+
+def test_the_adversarial_reward_ends_at_its_reach():
+    """With nothing else in its loss, the generator leaves the prototypes; bounded, it stays within reach of them."""
+    ended = {}
+    for reach in (None, 0.5):
+        server = run_server(**{"fedpa.gamma_fid": 0, "fedpa.gamma_div": 0, "fedpa.gen_lr": 0.05, "fedpa.gen_steps": 60,
+                               "fedpa.ad_reach": reach})  # fmt: skip
+        state = server.state["fedpa"]
+        part = server.config.parts[0]
+        features, labels = part.sample_features(server)
+        apart = prototype_distance(features, labels, state["prototypes"], state["known"])
+        limits = nearest_prototype(prototype_distance, state["prototypes"], state["known"])
+        ended[reach] = (apart / limits[labels])[state["known"][labels]].mean().item()
+    assert ended[None] > 5 * ended[0.5]
+
+
 def test_the_optimiser_continues_from_a_state_that_was_stored():
     finals = []
     for stored in (False, True):
@@ -420,7 +445,7 @@ def test_a_class_nobody_holds():
 
 
 def test_beside_hfmds():
-    hfmds = {"hfmds.every": 2, "hfmds.steps": 3, "hfmds.per_client": 8, "rounds": 3}
+    hfmds = {"hfmds.layer": "features", "hfmds.first": 2, "hfmds.steps": 3, "hfmds.per_client": 8, "rounds": 3}
     alone = simulate(method="hfmds", **hfmds)
     assert comparable(simulate(method="hfmds+fedpa", **hfmds, **OFF)) == comparable(alone)
     both = simulate(**QUICK | {"method": "hfmds+fedpa"} | hfmds)

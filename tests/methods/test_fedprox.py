@@ -1,5 +1,3 @@
-from types import SimpleNamespace
-
 import pytest
 import torch
 
@@ -9,15 +7,12 @@ from tests.simulate import simulate
 
 def test_value_and_gradient_by_hand():
     """μ/2·‖w − w_t‖² at w = (1, 2), w_t = (0.5, -1): value μ/2·(0.25 + 9), gradient μ·(w − w_t)."""
-    w = torch.tensor([1.0, 2.0], requires_grad=True)
-    other = torch.tensor([[3.0]], requires_grad=True)
-    start, other_start = torch.tensor([0.5, -1.0]), torch.tensor([[3.5]])
-    client = SimpleNamespace(model=SimpleNamespace(parameters=[w, other]), global_parameters=[start, other_start])
-    term = FedProx(mu=0.4).loss(client, None)
-    assert term.item() == pytest.approx(0.2 * (0.25 + 9.0 + 0.25))
-    term.backward()
-    assert torch.allclose(w.grad, 0.4 * torch.tensor([0.5, 3.0]))
-    assert torch.allclose(other.grad, torch.tensor([[-0.2]]))
+    weights = torch.tensor([[1.0, 2.0], [3.0, 3.0]])  # of two clients
+    start = torch.tensor([[0.5, -1.0], [3.5, 3.0]])
+    values, gradients = FedProx(mu=0.4).pull([], weights, start)
+    assert values.tolist() == pytest.approx([0.2 * (0.25 + 9.0), 0.2 * 0.25])
+    assert torch.allclose(gradients, 0.4 * torch.tensor([[0.5, 3.0], [-0.5, 0.0]]))
+    assert FedProx(mu=0).pull([], weights, start) is None
 
 
 def test_one_step_moves_as_autograd_says():

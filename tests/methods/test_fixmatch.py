@@ -14,7 +14,7 @@ from raysim.methods.fixmatch import FixMatch
 from raysim.models import build
 from raysim.models.flat import FlatModel
 from raysim.rng import stream
-from raysim.training.client import Client, split_labelled
+from raysim.training.client import Client, Step, split_labelled
 from tests.data.dealing import partition
 from tests.simulate import blobs, comparable, configure, simulate
 
@@ -36,6 +36,12 @@ def client():
     )  # fmt: skip
 
 
+def term(part, client):
+    """The part's term of a local step, in which its images pass through the network."""
+    logits = client.model.module(part.extra(client))
+    return part.loss(client, Step(None, None, None, None, None, None, None, {part.name: logits}))
+
+
 def test_the_term_by_hand(client):
     part = FixMatch(lambda_u=0.7, threshold=0.3)
     part.begin(client)
@@ -50,13 +56,13 @@ def test_the_term_by_hand(client):
     losses = -F.log_softmax(module(changed), 1)[torch.arange(16), sure.argmax(1)]
     counted = sure.max(1).values > 0.3
     assert 0 < counted.sum() < 16
-    torch.testing.assert_close(part.loss(client, None), 0.7 * (losses * counted).sum() / 16)
+    torch.testing.assert_close(term(part, client), 0.7 * (losses * counted).sum() / 16)
 
 
 def test_nothing_sure_gives_nothing_and_no_gradient(client):
     part = FixMatch(threshold=1.0)
     part.begin(client)
-    loss = part.loss(client, None)
+    loss = term(part, client)
     loss.backward()
     assert loss.item() == 0
     assert not client.model.gradients.any()

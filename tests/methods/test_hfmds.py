@@ -11,14 +11,20 @@ from torch.nn import functional as F
 from raysim.config import resolve
 from raysim.data.normalisation import Normalisation
 from raysim.data.synthetic_tables import column, images_of
+from raysim.errors import InputError
 from raysim.methods.common.features import class_activation, hard_features, matching_loss
 from raysim.methods.hfmds import HFMDS
 from raysim.models import build
 from raysim.models.flat import FlatModel
 from raysim.training.client import Client
-from tests.simulate import blobs, comparable, configure, simulate
+from tests.simulate import blobs, comparable, configure, simulate, told_to
 
-QUICK = {"method": "hfmds", "hfmds.every": 2, "hfmds.steps": 4, "hfmds.per_client": 12, "rounds": 4}
+LETTER = {
+    "layer": "features", "match": "kl", "match_weight": 1.0, "cam": "relu", "label_weight": 1.0, "mu": 0.5,
+    "noise": 1.0, "clamp": False, "tv": 0.0,
+}  # fmt: skip
+QUICK = {"method": "hfmds", "hfmds.every": 2, "hfmds.first": 2, "hfmds.steps": 4, "hfmds.per_client": 12, "rounds": 4}
+QUICK |= {f"hfmds.{key}": value for key, value in LETTER.items() if key != "mu"}  # which the alias fmds implies
 
 
 @pytest.fixture
@@ -28,8 +34,14 @@ def client():
     model = FlatModel(build("mlp", (1, 8, 8), 5, seed=3).eval(), torch.device("cpu"))
     x, y = torch.randn(30, 1, 8, 8), torch.tensor([0, 1, 3] * 10)
     scale = Normalisation((120.0,), (60.0,)).on(torch.device("cpu"))
-    config = configure(method="hfmds")
+    config = configure(method="hfmds", **{"hfmds.layer": "features"})
     return Client(7, 20, config, 5, model, model.weights.clone(), x, y, {}, {"hfmds": {}}, {}, scale)
+
+
+def synthesise(part, client, real, labels, prototypes, start):
+    """The images alone."""
+    draw = np.random.default_rng(0)
+    return part.synthesise(client.model.module, real, labels, prototypes, start, client.pixel_range(), draw)[0]
 
 
 def softmax(z):
@@ -48,7 +60,8 @@ def test_eq_8_class_activation_is_the_derivative_of_the_logit(client):
             up[i] += 1e-4
             down[i] -= 1e-4
             slope = (double(up)[label] - double(down)[label]) / 2e-4
-            assert class_activation(head, labels)[sample, i].item() == pytest.approx(slope.item(), abs=1e-6)
+            assert class_activation(head, z.float(), labels)[sample, i].item() == pytest.approx(slope.item(), abs=1e-6)
+    assert torch.equal(class_activation(head, z.float(), labels), head.weight[labels])
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.2])
@@ -63,6 +76,7 @@ def test_eqs_9_and_11_matching_losses(temperature):
         "kl-reverse": (q * np.log(q / p)).sum(1),
         "kl-sum": (up * np.log(up / uq)).sum(1),
         "mse": ((made - real) ** 2).mean(1),
+        "relative": ((made - real) ** 2).sum(1) / (real**2).sum(1),
     }
     for how, values in expected.items():
         got = matching_loss(torch.from_numpy(made), torch.from_numpy(real), how, temperature).numpy()
@@ -74,14 +88,15 @@ def test_eq_10_hard_features_by_hand():
     assert hard_features(z, prototype, 0.5).tolist() == [[0.5, 5.0]]  # away from the prototype
     assert hard_features(z, prototype, -0.5).tolist() == [[1.5, 3.0]]  # half-way towards it
     assert torch.equal(hard_features(z, prototype, 0.0), z)
+    assert torch.equal(hard_features(z, None, 0.0), z)
 
 
 def test_eq_12_one_step_of_adam_on_the_summed_objective(client):
     """Against a float64 objective written out here; Adam's first step is −lr·g/(|g| + ε)."""
     real, labels = client.x[:6], client.y[:6]
     prototypes, noise = torch.randn(6, 64), torch.randn(6, 1, 8, 8)
-    part = HFMDS(mu=0.5, steps=1, lr=0.02, match_weight=3.0)
-    made = part.synthesise(client, real, labels, prototypes, noise)
+    part = HFMDS(**LETTER | {"steps": 1, "lr": 0.02, "match_weight": 3.0})
+    made = synthesise(part, client, real, labels, prototypes, noise)
 
     module = build("mlp", (1, 8, 8), 5, seed=3).double()
     x = noise.double().requires_grad_()
@@ -100,8 +115,8 @@ def test_synthesis_leaves_the_model_alone_and_lowers_its_objective(client):
     before = client.model.weights.clone()
     losses = []
     for steps in (0, 100):
-        part = HFMDS(steps=steps)
-        made = part.synthesise(client, client.x, client.y, torch.zeros(30, 64), torch.randn(30, 1, 8, 8))
+        part = HFMDS(**LETTER, steps=steps)
+        made = synthesise(part, client, client.x, client.y, torch.zeros(30, 64), torch.randn(30, 1, 8, 8))
         losses.append(F.cross_entropy(client.model.module(made), client.y).item())
     assert losses[1] < 0.5 * losses[0]
     assert torch.equal(client.model.weights, before)
@@ -109,24 +124,25 @@ def test_synthesis_leaves_the_model_alone_and_lowers_its_objective(client):
     assert all(p.requires_grad for p in client.model.parameters)
 
 
-def test_each_image_evolves_by_itself(client):
-    part = HFMDS(steps=20)
+@pytest.mark.parametrize("weight", [1.0, "auto"])
+def test_each_image_evolves_by_itself(client, weight):
+    part = HFMDS(**LETTER | {"match_weight": weight}, steps=20)
     noise, prototypes = torch.randn(10, 1, 8, 8), torch.randn(10, 64)
-    together = part.synthesise(client, client.x[:10], client.y[:10], prototypes, noise)
-    alone = part.synthesise(client, client.x[4:5], client.y[4:5], prototypes[4:5], noise[4:5])
+    together = synthesise(part, client, client.x[:10], client.y[:10], prototypes, noise)
+    alone = synthesise(part, client, client.x[4:5], client.y[4:5], prototypes[4:5], noise[4:5])
     assert torch.allclose(together[4:5], alone, atol=1e-4)
 
 
 def test_clamping_keeps_pixels_real(client):
-    part = HFMDS(steps=50, lr=0.5, clamp=True)
-    made = part.synthesise(client, client.x, client.y, torch.zeros(30, 64), torch.randn(30, 1, 8, 8))
+    part = HFMDS(**LETTER | {"clamp": True}, steps=50, lr=0.5)
+    made = synthesise(part, client, client.x, client.y, torch.zeros(30, 64), torch.randn(30, 1, 8, 8))
     pixels = made * 60 + 120
     assert pixels.min() >= -1e-3
     assert pixels.max() <= 255 + 1e-3
 
 
 def test_prototypes_momentum_first_time_and_absent_classes(client):
-    part = HFMDS(momentum=0.25)
+    part = HFMDS(**LETTER, momentum=0.25)
     rounds = [torch.randn(30, 64), torch.randn(20, 64)]
     part.begin(client)
     step = type("Step", (), {"features": rounds[0], "real_y": client.y})()
@@ -153,13 +169,14 @@ def test_prototypes_momentum_first_time_and_absent_classes(client):
 def test_a_missing_prototype_is_the_global_models_mean_feature_and_is_not_kept(client):
     with torch.no_grad():
         features = client.model.module.features(client.x)
-    fresh = HFMDS().prototypes(client)
+    part = HFMDS(**LETTER)
+    fresh = part.prototypes(client)
     for c in (0, 1, 3):
         assert torch.allclose(fresh[c], features[client.y == c].mean(0), atol=1e-6)
     assert client.state["hfmds"] == {}
     known = torch.tensor([True, False, False, False, False])
     client.state["hfmds"] = {"prototypes": torch.full((5, 64), 9.0), "known": known}
-    mixed = HFMDS().prototypes(client)
+    mixed = part.prototypes(client)
     assert mixed[0].eq(9).all()
     assert torch.allclose(mixed[1], fresh[1])
 
@@ -169,6 +186,7 @@ def test_eq_6_real_and_synthetic_batches_weighted_by_alpha():
     settings = {
         "method": "hfmds", "clients": 1, "active": 1, "rounds": 1, "local_steps": 1, "momentum": 0, "lr": 0.1,
         "batch_size": 400, "hfmds.every": 1, "hfmds.steps": 3, "hfmds.per_client": 20, "hfmds.alpha": 0.3,
+        "hfmds.layer": "features", "hfmds.first": 1,
     }  # fmt: skip
     from raysim.rng import stream
 
@@ -251,3 +269,74 @@ def test_another_part_does_not_shift_its_draws():
     alone = simulate(**QUICK)
     both = simulate(**QUICK | {"method": "fedprox+hfmds", "fedprox.mu": 0})
     assert comparable(alone) == comparable(both)
+
+
+def test_the_first_synthesis_and_those_after_it():
+    def rounds(**own):
+        history = simulate(**QUICK | {"rounds": 7} | own).history
+        return [line["round"] for line in history if "hfmds.psnr" in line]
+
+    assert rounds(**{"hfmds.every": 3, "hfmds.first": None}) == [3, 6]
+    assert rounds(**{"hfmds.every": 3, "hfmds.first": 1}) == [1, 4, 7]
+    assert rounds(**{"hfmds.every": 20, "hfmds.first": 2}) == [2]
+
+
+def test_sharing_real_images_takes_those_that_a_synthesis_would_match():
+    from raysim.rng import stream
+    from tests.simulate import federated
+
+    dataset, told = blobs(), []
+    real = simulate(dataset, **QUICK | {"hfmds.share": "real"}, on_event=told_to(told))
+    made = simulate(dataset, **QUICK)
+    table = real.shared["hfmds"]
+    assert np.array_equal(column(table, "label"), column(made.shared["hfmds"], "label"))
+    assert np.array_equal(column(table, "client"), column(made.shared["hfmds"], "client"))
+    data = federated(configure(**QUICK), dataset)
+    x, _ = data.clients.read(3)
+    rows = np.sort(stream(3, "hfmds/rows", 4, 3).permutation(len(x))[:12])
+    mean, std = data.normalisation.mean[0], data.normalisation.std[0]
+    own = images_of(table)[column(table, "client") == 3]
+    np.testing.assert_allclose(own * std + mean, x[rows], atol=1e-3)
+    assert [line.get("psnr") for line in real.history] == [None] * 4  # equal images would have an infinite one
+    assert all(kind == "notice" and "REAL images" in details["text"] for kind, details in told)
+    assert [details["round"] for _, details in told] == [2, 4]
+    (figure,) = [f for f in real.privacy if f.name == "hfmds.epsilon"]
+    assert figure.note == "no certificate: real images are shared as they are"
+
+
+def test_an_inert_matching_loss_is_said_and_auto_wakes_it():
+    told = []
+    simulate(**QUICK | {"hfmds.match_weight": 1e-6, "rounds": 2}, on_event=told_to(told))
+    assert [kind for kind, _ in told] == ["notice"]
+    assert "the matching loss is inert: its gradient is" in told[0][1]["text"]
+    told.clear()
+    result = simulate(**QUICK | {"hfmds.match_weight": "auto", "hfmds.match_share": 0.5}, on_event=told_to(told))
+    assert not told
+    assert result.history[1]["hfmds.ratio"] == pytest.approx(0.5, rel=1e-4)
+
+
+def test_what_is_recorded_of_a_synthesis():
+    lines = simulate(**QUICK).history
+    names = {"hfmds.psnr", "hfmds.ce_end", "hfmds.matching_start", "hfmds.matching_end", "hfmds.cosine_end"}
+    assert names | {"hfmds.ratio"} <= lines[1].reported.keys()
+    assert not names & lines[2].reported.keys()
+    unmatched = simulate(**QUICK | {"hfmds.match": "none"}).history[1].reported.keys()
+    assert {"hfmds.psnr", "hfmds.ce_end"} == {name for name in unmatched if name.startswith("hfmds.")}
+
+
+@pytest.mark.parametrize("own", [{"mu": 0.0}, {"match": "none"}, {"match_weight": 0.0}, {"share": "real"}])
+def test_prototypes_that_nothing_needs_are_not_kept(own, client):
+    part = HFMDS(**LETTER | own)
+    part.begin(client)
+    part.loss(client, type("Step", (), {"features": torch.randn(30, 64), "real_y": client.y})())
+    part.end(client)
+    assert client.state["hfmds"] == {}
+
+
+def test_settings_that_make_no_sense_are_one_line():
+    with pytest.raises(InputError, match=r"--hfmds.layer maps: --model mlp has none; use features, or one of"):
+        configure(method="hfmds", **{"hfmds.layer": "maps"})
+    with pytest.raises(InputError, match=r"leave no loss; give one a weight"):
+        configure(method="hfmds", **{"hfmds.layer": "features", "hfmds.match": "none", "hfmds.tv": 0})
+    with pytest.raises(InputError, match=r"--hfmds.match-weight must be a number or auto, not 'much'"):
+        configure(method="hfmds", **{"hfmds.match_weight": "much"})

@@ -96,5 +96,5 @@ def test_clients_with_too_few_samples_share_nothing(method):
 
 
 def test_beside_a_method_that_needs_the_real_labels():
-    settings = {"method": "naivemix+hfmds+fedpa", "hfmds.every": 2, "hfmds.steps": 2, "fedpa.gen_steps": 2}
+    settings = {"method": "naivemix+hfmds+fedpa", "hfmds.layer": "features", "hfmds.steps": 2, "fedpa.gen_steps": 2}
     assert np.isfinite(simulate(**settings).history[-1]["loss"])

@@ -21,6 +21,7 @@ from raysim.models import build
 from raysim.models.flat import FlatModel
 from raysim.rng import stream
 from raysim.training.client import Client
+from raysim.training.shared_images import SharedImages
 from tests.faults.harness import ROOT, results
 from tests.simulate import blobs, comparable, configure, federated, simulate
 
@@ -48,7 +49,7 @@ def client_with(settings=(), state=None, unlabelled=None, labels=LABELS):
     model = FlatModel(build("mlp", (1, 8, 8), 5, seed=3).eval(), torch.device("cpu"))
     x, y = torch.randn(6, 1, 8, 8), torch.tensor([0, 1, 2, 3, 4, 0])
     broadcast = {"sdafl": {} if labels is None else {"labels": labels}}
-    shared = {"sdafl": pool_of([0] * 3 + [1] * 5)}
+    shared = {"sdafl": SharedImages(pool_of([0] * 3 + [1] * 5), torch.device("cpu"))}
     return Client(
         1, 2, config, 5, model, model.weights.clone(), x, y, broadcast, {"sdafl": state or {}}, shared,
         unlabelled=unlabelled,
@@ -114,7 +115,7 @@ def test_a_client_labels_its_own_part_of_the_pool():
     probabilities = torch.softmax(client.model.module(torch.from_numpy(POOL[3:])), 1).detach()
     assert sent["labels"].tolist() == probabilities.argmax(1).tolist()
     torch.testing.assert_close(sent["confidence"], probabilities.max(1).values)
-    assert own(client.shared["sdafl"], 0) == slice(0, 3)
+    assert own(client.shared["sdafl"].table, 0) == slice(0, 3)
 
 
 def test_after_label_rounds_labels_stay():

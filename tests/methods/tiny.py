@@ -13,15 +13,15 @@ QUICK = {
     "feddpgan": {f"feddpgan.{key}": value for key, value in SMALL_GAN.items()},
     "feddpms": {
         "model": "feddpms-vae", "rounds": 4, "feddpms.first_stage": 0.25, "feddpms.quota": 3, "feddpms.tries": 3,
-        "feddpms.classes": 2, "feddpms.noise": 0.5,
+        "feddpms.classes": 2, "feddpms.noise": 0.5, "feddpms.vae_weight": 0.002,  # set for Adam; this is SGD
     },
     "fedgan": {f"fedgan.{key}": value for key, value in SMALL_GAN.items()},
     "fedgen": {"fedgen.gen_steps": 3},
     "fedgen_reference": {"fedpa_reference.gen_steps": 3},
     "fedpa": {"fedpa.gen_steps": 3},
     "fedpa_reference": {"fedpa_reference.gen_steps": 3},
-    "hfmds": {"hfmds.every": 2, "hfmds.steps": 2, "hfmds.per_client": 4},
-    "fmds": {"hfmds.every": 2, "hfmds.steps": 2, "hfmds.per_client": 4},
+    "hfmds": {"hfmds.first": 2, "hfmds.steps": 2, "hfmds.per_client": 4},
+    "fmds": {"hfmds.first": 2, "hfmds.steps": 2, "hfmds.per_client": 4},
     "fixmatch": {"labelled": 12, "unlabelled_batch": 8, "fixmatch.threshold": 0.1},
     "mixup": {"labelled": 12, "unlabelled_batch": 8, "mixup.threshold": 0.1},
     "sdafl": {"sdafl.server_steps": 2, "sdafl.threshold": 0.1, "sdafl.gan_slice": 1}

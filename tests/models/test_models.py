@@ -77,6 +77,27 @@ def test_forward_is_head_of_features(name, shape):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_features_follow_from_the_maps_of_a_model_that_has_them(name):
+    model = models.build(name, (1, 28, 28), 7, seed=0).eval()
+    x = torch.randn(2, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    assert model.has_maps is (name in models.with_maps())
+    if not model.has_maps:
+        with pytest.raises(ValueError, match="no convolution maps"):
+            model.maps(x)
+        return
+    linear = next(layer for layer in model.modules() if isinstance(layer, nn.Linear))
+    with torch.no_grad():
+        assert model.maps(x).shape == (2, linear.in_features)
+        assert torch.equal(model.features_of(model.maps(x)), model.features(x))
+
+
+def test_the_papers_cnn_has_1600_maps():
+    model = models.build("hfmds-cnn", (3, 32, 32), 10, seed=0)
+    assert model.maps(torch.zeros(1, 3, 32, 32)).shape == (1, 1600)
+    assert "mlp" not in models.with_maps()  # its first linear layer sees pixels
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_smallest_image_trains_and_a_smaller_one_is_refused(name):
     side = next(side for side in range(1, 33) if accepts(name, (1, side, side)))
     model = models.build(name, (1, side, side), 2, seed=0)

@@ -26,9 +26,10 @@ from tests.browser import Browser, needs_chromium
 
 TINY = ["--train-size", "100", "--test-size", "40", "--clients", "5", "--model", "small-cnn", "--in-process"]
 PARTS = [
-    "--method", "hfmds+fedpa", "--rounds", "4", "--hfmds.every", "2", "--hfmds.steps", "2", "--hfmds.per-client", "5",
-    "--fedpa.gen-steps", "3", "--tsne", "20",
+    "--method", "hfmds+fedpa", "--rounds", "4", "--hfmds.every", "2", "--hfmds.first", "2", "--hfmds.steps", "2",
+    "--hfmds.per-client", "5", "--fedpa.gen-steps", "3", "--tsne", "20",
 ]  # fmt: skip
+LONG_NOTE = "share of the shared images that are nearer to training than to held-out images; by chance one half"
 HOSTILE = "</script><script>throw 'in'</script><b>"
 
 
@@ -40,7 +41,7 @@ def run(tmp_path_factory) -> Path:
     facts = json.loads((out / "config.json").read_text())
     facts["classes"][3] = HOSTILE
     (out / "config.json").write_text(json.dumps(facts))
-    figures = [{"name": "attack.auc", "value": 0.61, "interval": [0.5, 0.7], "note": "95 %"}]
+    figures = [{"name": "hfmds.nearer_to_training", "value": 0.61, "interval": [0.5, 0.7], "note": LONG_NOTE}]
     (out / "privacy.json").write_text(json.dumps(figures))
     lines = (out / "metrics.jsonl").read_text().splitlines()
     lines[1] = json.dumps(json.loads(lines[1]) | {"failures": 2, "skipped": 1, "mypart.speed": 3})
@@ -76,6 +77,19 @@ def figure(title: str) -> str:
     return f"[...document.querySelectorAll('figure')].find(f => f.querySelector('b').textContent === {title!r})"
 
 
+def table_after(heading: str) -> str:
+    found = f"[...document.querySelectorAll('h2, h3')].find(h => h.textContent === {heading!r})"
+    return f"{found}.parentElement.querySelector('table')"
+
+
+# Which tables are cut off: wider than the place they have, and without a way to scroll there.
+CUT = """[...document.querySelectorAll('table')].filter(t => t.offsetParent && t.getBoundingClientRect().right >
+    t.parentElement.getBoundingClientRect().right + 1 && getComputedStyle(t.parentElement).overflowX !== 'auto')
+    .map(t => t.innerText)"""
+# How much wider than its place a section's first table is.
+TOO_WIDE = "(t => t.offsetWidth - t.parentElement.clientWidth)"
+
+
 def tip(page, title: str) -> str:
     return page.evaluate(f"(t => t.hidden ? '' : t.innerText)({figure(title)}.querySelector('.tip'))")
 
@@ -105,7 +119,7 @@ def test_every_figure_is_drawn_and_nothing_leaves_the_page(run, browser):
     assert titles == [
         "Test accuracy", "Cross-entropy", "fedpa", "hfmds", "Labels over clients", "PSNR over rounds",
         "t-SNE of features", "Distances of generated features", "Distance to prototypes", "Diversity loss",
-        "Fidelity loss", "mypart.speed", "Time of a round by phase", "Actors at work", "Sent in a round",
+        "Fidelity loss", "mypart: speed", "Time of a round by phase", "Actors at work", "Sent in a round",
         "Failures in a round",
     ]  # fmt: skip
     assert page.evaluate("[...document.querySelectorAll('h2')].map(h => h.textContent)") == [
@@ -121,8 +135,14 @@ def test_every_figure_is_drawn_and_nothing_leaves_the_page(run, browser):
     assert len(pairs) > 5
     assert "a real image, and a synthetic one of client" in pairs[0]
     text = page.evaluate("document.body.innerText")
-    for word in ("attack.auc", "0.61 (0.5 to 0.7)", "actor lost", "<gone>", HOSTILE, "hfmds+fedpa on shapes"):
+    named = "share of hfmds's images nearer to training than to held-out images"
+    synthesis = ("a synthesis: means over its images", "cosine to the target")
+    for word in (*synthesis, named, "0.61 (0.5 to 0.7)", "actor lost", "<gone>", HOSTILE, "hfmds+fedpa on shapes"):
         assert word in text
+    assert "hfmds.nearer_to_training" not in text
+    measures = page.evaluate(f"{table_after('Beside held-out images')}.innerText").split("\n")
+    assert measures[0].split("\t") == ["features of small-cnn", "shared by hfmds", "training images"]
+    assert len(measures) == 7
     assert page.errors == []
     assert [url for url in page.requests if not url.startswith("data:")] == [(run / "report.html").as_uri()]
 
@@ -207,6 +227,41 @@ def test_a_legend_hides_and_shows_a_series(run, browser):
 def test_no_width_scrolls_sideways(run, browser, width):
     page = opened(browser, run / "report.html", width=width, height=800)
     assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.evaluate(CUT) == []
+    assert page.errors == []
+
+
+@needs_chromium
+def test_the_privacy_figures_fit_on_a_telephone(run, browser):
+    page = opened(browser, run / "report.html", width=390, height=800)
+    assert page.evaluate(f"{TOO_WIDE}({table_after('Privacy')})") <= 0
+    seen = page.evaluate(
+        f"[...{table_after('Privacy')}.querySelectorAll('td')].map(c => c.getBoundingClientRect().right)"
+    )
+    assert max(seen) <= 390
+
+
+@needs_chromium
+def test_curves_can_be_drawn_over_seconds_and_bytes(run, browser):
+    history = history_of(run)
+    page = opened(browser, run / "report.html")
+    buttons = "[...document.querySelectorAll('.over button')]"
+    assert page.evaluate(f"{buttons}.map(b => b.textContent)") == ["rounds", "seconds", "bytes"]
+    ends = {
+        "seconds": sum(line["seconds"] for line in history),
+        "bytes": sum(line["bytes_up"] + line["bytes_down"] for line in history),
+    }
+    for i, (name, end) in enumerate(ends.items(), 1):
+        page.evaluate(f"{buttons}[{i}].click()")
+        assert page.evaluate(f"{buttons}.map(b => b.getAttribute('aria-pressed'))")[i] == "true"
+        spec = json.loads(page.evaluate("document.getElementById('charts').textContent"))["c0"]
+        assert spec["series"][0]["at"][name][-1] == pytest.approx(end, rel=1e-4)
+        told = hover(page, "Test accuracy", 0.999).split("\n")
+        assert told[0].startswith({"seconds": "time in rounds: ", "bytes": "sent up and down: "}[name])
+        assert told[1:] == ["accuracy", f"{100 * history[3]['accuracy']:.2f} %"]
+        assert "round" in page.evaluate(f"{figure('Time of a round by phase')}.querySelector('svg').textContent")
+    page.evaluate(f"{buttons}[0].click()")
+    assert hover(page, "Test accuracy", 0.999).startswith("round 4\n")
     assert page.errors == []
 
 
@@ -417,8 +472,16 @@ def test_several_runs_stand_side_by_side(four, browser, capsys):
     text = page.evaluate("document.body.innerText")
     assert "Differences from the nearest preset of a paper: fedavg:" in text
     assert "rounds 2 (not 100)" in text
+    heads = page.evaluate("[...document.querySelector('table').querySelectorAll('th')].map(h => h.textContent)")
+    assert len({*heads}) == len(heads)
+    quoted = page.evaluate(f"{figure('Time of a round')}.querySelector('.legend button span').textContent")
+    means = np.mean([[line["seconds"] for line in history_of(path)] for path in four[:2]], axis=0)
+    number, unit = quoted.split()
+    assert float(number) * {"s": 1, "ms": 1e-3}[unit] == pytest.approx(np.median(means), rel=0.01)
+    assert page.evaluate(f"{TOO_WIDE}(document.querySelector('table'))") <= 0  # it fits
     page = opened(browser, out, width=390, height=800)
     assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert page.evaluate(CUT) == []
 
 
 def test_groups_are_named_by_what_differs(four, tmp_path):

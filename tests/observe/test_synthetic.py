@@ -20,7 +20,7 @@ PIXELS = Normalisation((0.0,), (1.0,))  # values are pixels already
 def test_a_run_leaves_its_synthetic_images_as_a_dataset_and_a_picture(tmp_path):
     out = tmp_path / "run"
     words = ["--train-size", "120", "--test-size", "40", "--clients", "5", "--rounds", "2", "--model", "small-cnn"]
-    words += ["--hfmds.every", "2", "--hfmds.steps", "2", "--hfmds.per-client", "10", "--in-process"]
+    words += ["--hfmds.first", "2", "--hfmds.steps", "2", "--hfmds.per-client", "10", "--in-process"]
     assert main(["run", "--method", "hfmds", *words, "--out", str(out)]) == 0
     summary = json.loads((out / "summary.json").read_text())
     assert len(summary["synthetic_sha256"]) == 64

@@ -4,7 +4,6 @@ import importlib.util
 import json
 import re
 import sys
-import types
 from pathlib import Path
 
 import pytest

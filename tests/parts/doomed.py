@@ -1,4 +1,5 @@
-"""Goes wrong on purpose, for one client in one round: dies, raises, finds no memory, hangs, or gives back nonsense.
+"""Goes wrong on purpose, for one client in one round: dies, raises, finds no memory or a broken device, hangs, or gives
+back nonsense.
 
 `sum`, `each` and `rows` are uploads of a wrong shape. That of the sum could be added to the others'.
 """
@@ -21,8 +22,8 @@ SHAPES = {"sum": ((4, 3), (3,)), "each": ((5,), (6,)), "rows": ((7, 2), (7, 3))}
 class Doomed(Part):
     """Goes wrong once per file in `fuses`, removing one each time; without a folder always, but then it never dies."""
 
-    how: Literal["dies", "raises", "memory", "hangs", "stops", "nan", "weightless", "sum", "each", "rows"] = setting(
-        "dies", "what happens"
+    how: Literal["dies", "raises", "memory", "device", "hangs", "stops", "nan", "weightless", "sum", "each", "rows"] = (
+        setting("dies", "what happens")
     )
     fuses: str = setting("", "folder of fuses")
     client: int = setting(3, "the one it happens to")
@@ -36,6 +37,8 @@ class Doomed(Part):
             raise ValueError("this client is doomed")
         if self.how == "memory":
             raise torch.OutOfMemoryError("no room on this GPU")
+        if self.how == "device":
+            raise torch.AcceleratorError("CUDA error: device-side assert triggered")
         while self.how == "hangs":
             pass
         if self.fuses:

@@ -13,11 +13,11 @@ class Vandal(Part):
     """A client that tries to change the shared dataset."""
 
     def begin(self, client):
-        if (table := client.shared.get("hfmds")) is None:
+        if (shared := client.shared.get("hfmds")) is None:
             return
-        for view in (images_of(table), column(table, "label")):
+        for view in (images_of(shared.table), column(shared.table, "label")):
             with pytest.raises(ValueError, match="read-only"):
                 view[...] = 0
-        images, labels = client.draw_shared(table, client.stream(f"{self.name}/rows"), table.num_rows)
+        images, labels = shared.rows(client.stream(f"{self.name}/rows").integers(len(shared), size=len(shared)))
         images.zero_()
         labels.zero_()

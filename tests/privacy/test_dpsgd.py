@@ -33,7 +33,7 @@ def test_clipped_gradients_with_the_penalty_against_a_loop(gan, samples, clip):
     torch.manual_seed(2)
     real, fake = torch.randn(2, samples, 1, 8, 8).unbind()
     inputs = real, fake, torch.rand(samples), torch.empty(samples, 0)
-    silence = np.zeros(len(gan.critic.gradients), np.float32)
+    silence = torch.zeros(len(gan.critic.gradients))
     private_gradient(gan.critic, sample_loss(gan.critic.module, 10.0), inputs, Privacy(1.0, 0.1, 1, clip), silence)
     expected = one_by_one(gan, inputs, clip)
     torch.testing.assert_close(gan.critic.gradients, expected, rtol=1e-3, atol=1e-4 * expected.abs().max().item())
@@ -43,7 +43,7 @@ def test_clipped_gradients_with_the_penalty_against_a_loop(gan, samples, clip):
 
 def test_the_noise_is_sigma_times_the_clip_and_an_empty_batch_gives_it_alone(gan):
     empty = torch.empty(0, 1, 8, 8), torch.empty(0, 1, 8, 8), torch.empty(0), torch.empty(0, 0)
-    noise = np.random.default_rng(0).standard_normal(len(gan.critic.gradients)).astype(np.float32)
+    noise = torch.randn(len(gan.critic.gradients), generator=torch.Generator().manual_seed(0))
     private_gradient(gan.critic, sample_loss(gan.critic.module, 10.0), empty, Privacy(3.0, 0.1, 1, 0.5), noise)
     np.testing.assert_allclose(gan.critic.gradients, 1.5 * noise, rtol=1e-6)
 
@@ -52,7 +52,7 @@ def test_one_sample_more_moves_the_sum_by_no_more_than_the_clip(gan):
     torch.manual_seed(3)
     real, fake = 30 * torch.randn(2, 6, 1, 8, 8).unbind()[0], torch.randn(6, 1, 8, 8)
     inputs = real[:6], fake, torch.rand(6), torch.empty(6, 0)
-    silence = np.zeros(len(gan.critic.gradients), np.float32)
+    silence = torch.zeros(len(gan.critic.gradients))
     sums = []
     for count in (5, 6):
         taken = tuple(value[:count] for value in inputs)
@@ -63,7 +63,7 @@ def test_one_sample_more_moves_the_sum_by_no_more_than_the_clip(gan):
 
 def test_poisson_batches_have_the_rate_and_every_sample_its_chance(gan):
     draw, privacy = np.random.default_rng(0), Privacy(1.0, 0.25, 1, 1.0)
-    batches = [gan._rows(40, draw, privacy) for _ in range(2000)]
+    batches = [drawn.rows for drawn in gan._draws(40, 2000, draw, privacy)]
     sizes = np.array([len(rows) for rows in batches])
     assert sizes.mean() == pytest.approx(10, abs=0.3)
     assert sizes.var() == pytest.approx(40 * 0.25 * 0.75, rel=0.15)  # of a binomial: batches are not of one size

@@ -41,7 +41,7 @@ def test_fedavg_shares_its_model_alone(tmp_path, capsys):
 
 
 def test_hfmds_shares_images(tmp_path):
-    rows, summary = run(tmp_path, "--method", "hfmds", "--hfmds.every", "2", "--hfmds.steps", "3")
+    rows, summary = run(tmp_path, "--method", "hfmds", "--hfmds.first", "2", "--hfmds.steps", "3")
     expected = [*names("model", ATTACK), *names("hfmds", [*ATTACK, *IMAGES]), "model.epsilon", "hfmds.epsilon", "psnr"]
     assert [row["name"] for row in rows] == expected
     assert rows[-1]["value"] == summary["psnr"]
@@ -67,8 +67,8 @@ def test_they_do_not_depend_on_who_computes_and_change_nothing():
 
 def test_a_memorising_synthesis_is_caught_in_a_run(monkeypatch):
     """HFMDS that shares the real images it should imitate."""
-    monkeypatch.setattr(HFMDS, "synthesise", lambda self, client, real, *_: real.clone())
-    settings = {"method": "hfmds", "hfmds.every": 2, "rounds": 2}
+    monkeypatch.setattr(HFMDS, "synthesise", lambda self, module, real, *_: (real.clone(), {}))
+    settings = {"method": "hfmds", "hfmds.layer": "features", "hfmds.first": 2, "rounds": 2}
     found = {figure.name: figure for figure in simulate(**settings).privacy}
     assert found["hfmds.auc"].value > 0.9
     assert found["hfmds.nearer_to_training"].interval[0] > 0.75  # not of all sources there are as many held out
@@ -103,7 +103,7 @@ def test_a_part_says_what_it_certifies(monkeypatch):
 
     monkeypatch.setattr(HFMDS, "certificate", certificate)
     monkeypatch.setattr(FedProx, "certificate", certificate)
-    figures = simulate(method="hfmds+fedprox", **{"hfmds.every": 2, "hfmds.steps": 1}).privacy
+    figures = simulate(method="hfmds+fedprox", **{"hfmds.layer": "features", "hfmds.steps": 1}).privacy
     assert figures[-3:-1] == [
         Figure("hfmds.epsilon", epsilon), Figure("hfmds.epsilon_by_the_paper", 0.5, note="why it is less")
     ]  # fmt: skip

@@ -116,13 +116,20 @@ def resumed(folder: Path, **changes: object):
 
 def test_a_setting_that_the_run_did_not_have_counts_as_its_default(interrupted):
     identity = identity_of(interrupted)
-    without(interrupted, "drop_last", "hfmds.clamp")
+    without(interrupted, "drop_last", "hfmds.accumulate")
     assert run_directory(resumed(interrupted)) == interrupted
     assert Checkpoints(interrupted / "checkpoints", identity).load().round == 2
     assert read_run(interrupted).settings["drop_last"] is False
 
 
-@pytest.mark.parametrize("key", ["drop_last", "hfmds.clamp"])
+def test_a_setting_whose_default_is_new_too_counts_as_what_was_done_before(interrupted):
+    recorded = json.loads((interrupted / "config.json").read_text())["settings"]
+    assert "hfmds.layer" not in recorded
+    part = resumed(interrupted).parts[0]
+    assert (part.layer, part.label_weight, part.tv, part.noise, part.first) == ("features", 1, 0, 1, None)
+
+
+@pytest.mark.parametrize("key", ["drop_last", "hfmds.accumulate"])
 def test_another_value_of_it_is_refused(interrupted, key):
     identity = identity_of(interrupted)
     without(interrupted, key)

@@ -2,9 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 
-from raysim.errors import InputError
+from raysim.errors import InputError, RaysimError
+from raysim.training import device
 from tests.simulate import SYNTHESIS, comparable, configure, simulate
+
+CPU = torch.device("cpu")
 
 
 def apart(one, other) -> float:
@@ -36,3 +40,36 @@ def test_what_cannot_be_is_said():
         simulate(compile="cuda-graphs")
     with pytest.raises(InputError, match="--fuse has a step of its own"):
         configure(fuse=4, compile="yes")
+
+
+def test_a_gpu_that_torch_does_not_see_is_an_error_and_none_at_all_is_not(monkeypatch, tmp_path):
+    """Ray's GPUs are logical where the machine has none."""
+    monkeypatch.setattr(device, "DRIVERS", (str(tmp_path / "nvidiactl"),))
+    config = configure()
+    assert device.prepare_torch(config) == torch.device("cpu")
+    (tmp_path / "nvidiactl").touch()
+    with pytest.raises(RaysimError, match=r"^there is a GPU here and torch sees none: .* install a torch"):
+        device.prepare_torch(config)
+    assert device.prepare_torch(config, use_gpu=False) == torch.device("cpu")
+
+
+def test_the_host_is_no_part_of_a_gpus_fingerprint(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda of: "A100")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda of: (8, 0))
+    monkeypatch.setattr(torch.version, "hip", "6.2")
+    found = device.fingerprint(torch.device("cuda", 0))
+    assert (found["device"], found["capability"], found["rocm"]) == ("A100", "8.0", "6.2")
+    assert not {"cpu", "machine", "threads"} & found.keys()
+    assert device.fingerprint(torch.device("cpu")).keys() >= {"cpu", "machine", "threads"}
+
+
+def test_only_whole_batches_are_compiled(monkeypatch):
+    """Which shapes are depends on the configuration alone, not on what an actor saw first."""
+    seen = []
+    monkeypatch.setattr(torch, "compile", lambda function, **_: lambda *given: (seen.append("compiled"), *given[1:]))
+    monkeypatch.setattr(device.shutil, "which", lambda name: name)
+    forward = device.compiled(lambda *given: (seen.append("as it is"), *given[1:]), configure(compile="yes"), CPU)
+    for size in (8, 3, 8, 20):  # --batch-size is 8
+        forward(None, torch.zeros(size), torch.zeros(size))
+    forward(None, torch.zeros(16), torch.zeros(8))  # with images that a method adds
+    assert seen == ["compiled", "as it is", "compiled", "as it is", "compiled"]

@@ -88,7 +88,7 @@ def test_methods(settings):
     "method", ["fedpa", "fedpa_reference", "fedgen", "fedgen_reference", "hfmds", "hfmds+fedpa+fedprox"]
 )
 def test_methods_that_need_what_the_round_before_gave(method):
-    synthesis = {"hfmds.every": 1, "hfmds.steps": 2, "hfmds.per_client": 10, "hfmds.alpha": 0.5}
+    synthesis = {"hfmds.every": 1, "hfmds.steps": 2, "hfmds.per_client": 10, "hfmds.layer": "features"}
     synthesis = synthesis if "hfmds" in method else {}
     fused, single = assert_equal_to_rounding(rounds=2, tolerance=1e-3, method=method, **synthesis)
     assert fused.history[-1]["terms"]
@@ -147,7 +147,7 @@ def test_a_client_that_fails_in_a_group_is_named(how):
 
 
 def test_a_step_that_fails_names_the_group(monkeypatch):
-    monkeypatch.setattr(FedProx, "fused_loss", lambda part, clients, step: 1 / 0)
+    monkeypatch.setattr(FedProx, "pull", lambda part, clients, weights, start: 1 / 0)
     with pytest.raises(ClientFailure, match=r"^one of the clients 0, 1, 2, 3 failed in round 1 .*ZeroDivisionError"):
         simulate(method="fedprox", **UNEQUAL)
 
@@ -166,7 +166,18 @@ class Alone(Part):
 
 
 @dataclass(frozen=True)
-class Bolder(FedProx):
+class Both(Part):
+    """Has a loss and a fused form of it."""
+
+    def loss(self, client, step):
+        return step.ce
+
+    def fused_loss(self, clients, step):
+        return step.ce
+
+
+@dataclass(frozen=True)
+class Bolder(Both):
     """Has another loss than the one it has a fused form of."""
 
     def loss(self, client, step):
@@ -176,6 +187,7 @@ class Bolder(FedProx):
 def test_a_loss_for_one_client_only_is_refused():
     assert can_fuse(Part())
     assert can_fuse(FedProx())
+    assert can_fuse(Both())
     for part in (Alone(), Bolder()):
         with pytest.raises(InputError, match=r"^--fuse: the loss of test_fused is written for one client .*--fuse 1$"):
             check(RunConfig(parts=(part,), fuse=2))

@@ -34,10 +34,11 @@ def test_training_is_counted_in_the_last_round():
 
 
 def test_synthesis_is_counted_apart_and_spread_over_the_rounds():
-    settings = {"method": "hfmds", "hfmds.every": 2, "hfmds.steps": 7, "hfmds.per_client": 30}
+    settings = {"method": "hfmds", "hfmds.first": 2, "hfmds.steps": 7, "hfmds.per_client": 30}
+    settings |= {"hfmds.layer": "features", "hfmds.match": "none", "hfmds.label_weight": 1}
     history = simulate(blobs(train=100), **ONE | settings).history
-    # The features to match, then 7 steps forward and back to the image; no weight gradient.
-    synthesis = 30 * 2 * 64 * 64 + 7 * 30 * 2 * FORWARD
+    # 7 steps forward and back to the image, without weight gradients; then forward again, for what is recorded.
+    synthesis = 30 * FORWARD + 7 * 30 * 2 * FORWARD
     assert history[1]["gflops"]["hfmds"] * 1e9 == pytest.approx(synthesis)
     per_round = gflops_per_round(history)
     assert per_round["hfmds"] * 1e9 == pytest.approx(synthesis / 2, abs=1e5)
@@ -53,7 +54,7 @@ def test_unequal_clients_are_scaled_to_the_mean():
 
 def test_a_profile_is_a_table_and_a_chrome_trace_and_changes_nothing(tmp_path):
     settings = {
-        "method": "hfmds", "hfmds.every": 2, "hfmds.steps": 2, "model": "mlp", "clients": 4, "rounds": 2,
+        "method": "hfmds", "hfmds.layer": "features", "hfmds.steps": 2, "model": "mlp", "clients": 4, "rounds": 2,
         "train_size": 60, "test_size": 20, "image_size": 16, "in_process": True,
     }  # fmt: skip
     hashes = []

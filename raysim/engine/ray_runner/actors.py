@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import os
 import traceback
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ray
 
-from raysim.engine.failures import OutOfMemory
+from raysim.engine.failures import BrokenDevice, OutOfMemory
 from raysim.engine.ray_runner.actor_metrics import ActorMetrics
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class HostHello(NamedTuple):
     """What an actor answers once it is up."""
 
     hello: Any  # what its Server or Worker says
-    gpus: list[int]  # that Ray gave it
+    gpus: list[str]  # that Ray gave it: numbers, or the identifiers of CUDA_VISIBLE_DEVICES (UUIDs, parts by MIG)
 
 
 class _Host:
@@ -31,7 +32,8 @@ class _Host:
 
     def __init__(self, kind: str, config: RunConfig, data: FederatedData, name: str):
         self.name = name
-        self.gpus = [int(i) for i in ray.get_gpu_ids()]
+        self.gpus = [str(gpu) for gpu in ray.get_gpu_ids()]
+        show_only(self.gpus)
         module, _, attribute = kind.partition(":")
         # An actor without a GPU of its own still sees every GPU of the machine; it must not use them.
         self.held = getattr(importlib.import_module(module), attribute)(config, data, use_gpu=bool(self.gpus))
@@ -44,8 +46,28 @@ class _Host:
         return HostHello(self.held.hello(), self.gpus)
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Call a method by its name: Ray transports no references to methods."""
-        return getattr(self.held, method)(*arguments)
+        """Call a method by its name: Ray transports no references to methods. What its device raises gets a name."""
+        try:
+            return getattr(self.held, method)(*arguments)
+        except Exception as error:
+            device = importlib.import_module("raysim.training.device")  # with torch, as the held object has
+            if (trouble := device.trouble_of(error)) is None:
+                raise
+            kind = OutOfMemory if trouble == "memory" else BrokenDevice
+            what = "out of memory" if trouble == "memory" else "the device is broken"
+            where = f"{self.name}, GPU {', '.join(self.gpus)}" if self.gpus else self.name
+            failure = kind(f"{what} in {method} ({where}): {error}", traceback.format_exc())
+        raise failure
+
+
+def show_only(gpus: list[str]) -> None:
+    """Hide all GPUs but those that Ray gave, where it was told not to (RAY_EXPERIMENTAL_NOSET_…); before torch starts.
+
+    An actor computes on the first one it sees.
+    """
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
+        if gpus and os.environ.get(f"RAY_EXPERIMENTAL_NOSET_{name}", "") not in ("", "0"):
+            os.environ[name] = ",".join(gpus)
 
 
 @ray.remote(num_cpus=0)
@@ -65,8 +87,4 @@ class ClientActor(_Host):
         if self.metrics and method in ("train", "reply"):
             broadcast, groups, *_ = arguments
             self.metrics.at(broadcast.t, groups[0][0])
-        torch = importlib.import_module("torch")  # as the worker has done
-        try:
-            return super().call(method, *arguments)
-        except torch.OutOfMemoryError as error:
-            raise OutOfMemory(f"out of memory in {method}: {error}", traceback.format_exc()) from None
+        return super().call(method, *arguments)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import ray
 from ray.exceptions import RayError
 
-from raysim.engine.failures import Decision, OutOfMemory, RunFailure
+from raysim.engine.failures import Decision, DeviceFailure, RunFailure
 from raysim.engine.ray_runner import lifecycle
 from raysim.engine.ray_runner.lifecycle import ClientActors
 from raysim.engine.runner import WorkerCalls
@@ -136,7 +136,7 @@ class Dispatch:
                 call = self.busy.pop(reference)
                 try:
                     call.first = self.get(reference, "a client actor")
-                except (RayError, OutOfMemory) as error:  # it died, went with its node, has no room, or is out of reach
+                except (RayError, DeviceFailure) as error:  # it died, went with its node, or its device failed it
                     self.lost(call, error, done)
                     self.idle = [i for i in self.idle if i in self.clients.actors]  # a node may have gone with some
                 else:
@@ -258,7 +258,7 @@ class Dispatch:
             expected = sum(map(len, groups))
             try:
                 summed = self.get(asked[index][0], f"client actor {index} ({name})") if index in asked else None
-            except RayError as error:
+            except (RayError, DeviceFailure) as error:
                 self.clients.replace(index, error, groups)
                 summed = None
             if summed is None:  # it is gone, or its node is

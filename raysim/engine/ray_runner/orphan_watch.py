@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 
 from raysim.engine.ray_runner import private_folder
-from raysim.engine.signals import INTERRUPTED, spared
+from raysim.engine.signals import how_to_go_on, interrupted_line, spared
 
 ALONE_SECONDS = 2.0  # in which most end by themselves
 CAUSE_SECONDS = 60.0  # that a death may precede the end of the run it is to blame for; a raylet follows its agents
@@ -47,13 +47,7 @@ def connect(address: str) -> None:
 def obituary(who: str, started: bool, run_directory: str) -> str:
     """The line that says what died and how to go on."""
     what = "the driver of the run" if who == DRIVER else f"Ray's {who}"
-    if run_directory and os.path.exists(os.path.join(run_directory, "config.json")):
-        then = f"`python -m raysim resume {run_directory}` goes on"
-    elif run_directory and os.path.exists(run_directory):
-        then = f"give the same command again, with --out {run_directory} --resume"
-    else:
-        then = "give the same command again"
-    return f"raysim: {what} died{'' if started else ' while Ray was starting'}; {then}"
+    return f"raysim: {what} died{'' if started else ' while Ray was starting'}; {how_to_go_on(run_directory)}"
 
 
 class Watch:
@@ -152,7 +146,7 @@ class Watcher:
     def last_line(self) -> str:
         """What there is to say about the end of a run that has not spoken."""
         if "interrupted" in self.reported:
-            return INTERRUPTED
+            return interrupted_line(self.run_directory)
         if self.head:
             try:
                 connect(self.head)

@@ -113,6 +113,14 @@ class Placement:
         del self.slot[evicted]
         return evicted
 
+    def neighbour_of_server(self) -> int | None:
+        """A client actor on the server's GPU that it can do without; None if there is no other actor left."""
+        there = [actor for actor, slot in self.slot.items() if slot == self.server_slot]
+        if not there or len(self.slot) < 2:
+            return None
+        del self.slot[there[-1]]
+        return there[-1]
+
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _name(self, who: str, share: str) -> str:

@@ -12,8 +12,10 @@ from ray.exceptions import GetTimeoutError, ObjectLostError, OwnerDiedError, Ray
 from raysim.data.federated import FederatedData
 from raysim.engine.failures import (
     Decision,
+    DeviceFailure,
     FailurePolicy,
     FaultCount,
+    OutOfMemory,
     RunFailure,
     ServerLost,
 )
@@ -68,6 +70,10 @@ class RayRunner(Runner):
             return self._get(reference, f"the server ({self.asked})")
         except RayError as error:
             raise _server_lost(error) from None
+        except DeviceFailure as failure:
+            lost = ServerLost(f"the server actor was lost: {failure.message}", failure.traceback)
+            lost.out_of_memory = isinstance(failure, OutOfMemory)
+            raise lost from None
 
     def call_server(self, method: Callable[..., Any], *arguments: Any, returns: int = 1) -> Any:
         self.asked = name = method.__name__
@@ -86,6 +92,8 @@ class RayRunner(Runner):
         self.clients.follow_nodes(at_once=True)
         if (evicted := self.placement.move_server()) is not None:
             self.clients.drop(evicted)
+        if lost.out_of_memory and (neighbour := self.placement.neighbour_of_server()) is not None:
+            self.clients.give_up(neighbour, "the server had no memory left on their GPU")
         self.server = self.placement.start_server(*self.clients.inputs)
         try:
             ray.get(self.server.hello.remote(), timeout=self.policy.watchdog)

@@ -1,15 +1,18 @@
 """Augmentations of FixMatch (Sohn et al., 2020): weak ones flip and shift, strong ones add RandAugment and cutout.
 
-All random draws are made on the host, so that they are the same on every device. The operations run on the whole batch
-on its own device; only the draws are transferred.
+All random draws are made on the host, so that they are the same on every device. The operations run on many batches at
+once on their own device; only the draws are transferred, and at once for all batches.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from raysim.tensors import upload_all
 
 OPERATIONS = 2  # operations of RandAugment per image
 GREY = 0.5  # value of the pixels that cutout covers
@@ -17,40 +20,121 @@ GREY = 0.5  # value of the pixels that cutout covers
 
 def weak(x: Tensor, draw: np.random.Generator, flip: bool = True) -> Tensor:
     """The images, each shifted by up to an eighth of its side, reflected at the border, and flipped at random."""
-    count, _, height, width = x.shape
+    ((rows, columns),) = draw_weak([len(x)], x, draw, flip)
+    return shifted(x, rows, columns)
+
+
+def draw_weak(sizes: list[int], like: Tensor, draw: np.random.Generator, flip: bool) -> list[tuple[Tensor, Tensor]]:
+    """The rows and columns to read in `shifted`, for batches of these sizes of images like those in `like`."""
+    drawn = [_draw_shift(count, like, draw, flip) for count in sizes]
+    rows, columns = (upload_all(every, like.device) for every in zip(*drawn, strict=True))
+    return list(zip(rows, columns, strict=True))
+
+
+def _draw_shift(count: int, like: Tensor, draw: np.random.Generator, flip: bool) -> tuple[np.ndarray, np.ndarray]:
+    height, width = like.shape[2:]
     down, right = (draw.integers(-(side // 8), side // 8 + 1, size=(count, 1)) for side in (height, width))
     flipped = (draw.random((count, 1)) < 0.5) & flip
     rows, columns = _reflected(np.arange(height) - down, height), _reflected(np.arange(width) - right, width)
-    columns = np.where(flipped, columns[:, ::-1], columns)
-    row, column = (torch.from_numpy(at).to(x.device) for at in (rows, columns))
-    every = torch.arange(count, device=x.device)[:, None, None]
-    return x.permute(0, 2, 3, 1)[every, row[:, :, None], column[:, None]].permute(0, 3, 1, 2)
+    return rows, np.where(flipped, columns[:, ::-1], columns)
+
+
+def shifted(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Each image as its rows and columns of it."""
+    every = torch.arange(len(x), device=x.device)[:, None, None]
+    return x.permute(0, 2, 3, 1)[every, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
 
 
 def strong(x: Tensor, draw: np.random.Generator) -> Tensor:
     """The images in [0, 1], each after two operations of RandAugment with random strengths, and cutout."""
-    for _ in range(OPERATIONS):
-        which, strengths = draw.integers(len(RANDAUGMENT), size=len(x)), draw.random(len(x)).astype(np.float32)
-        augmented = x.clone()
-        for i, operation in enumerate(RANDAUGMENT.values()):
-            chosen = np.flatnonzero(which == i)
-            if len(chosen):
-                rows = torch.from_numpy(chosen).to(x.device)
-                strength = torch.from_numpy(strengths[chosen]).to(x.device).view(-1, 1, 1, 1)
-                with torch.autocast(x.device.type, enabled=False):  # bf16 is too coarse for positions and pixels
-                    augmented[rows] = operation(x[rows], strength).clamp(0, 1)
-        x = augmented
-    return cutout(x, draw)
+    (draws,) = draw_strong([[len(x)]], x, draw)
+    return augmented(x, draws)
+
+
+@dataclass(frozen=True)
+class StrongDraws:
+    """What is drawn for strong augmentation of some images, on their device."""
+
+    operations: list[list[tuple[Tensor, Tensor]]]  # in turn, and by operation: which images, how strongly
+    covered: tuple[Tensor, Tensor]  # which rows and columns of each image the grey square takes
+    moved: tuple[Tensor, Tensor] | None  # which rows and columns of each image are taken before, as in `shifted`
+
+
+def draw_strong(
+    blocks: list[list[int]], like: Tensor, draw: np.random.Generator, flip: bool | None = None
+) -> list[StrongDraws]:
+    """The draws for blocks of batches of these sizes, of images like those in `like`; uploaded at once for all.
+
+    With `flip`, whether true or not, images are shifted and perhaps flipped first, as in weak augmentation.
+    """
+    chosen, strengths, squares, shifts = [], [], [], []
+    for sizes in blocks:
+        batches = []
+        for size in sizes:
+            shifts += [] if flip is None else [_draw_shift(size, like, draw, flip)]
+            batches.append(_draw_batch(size, like, draw))
+        for turn in range(OPERATIONS):
+            which = np.concatenate([batch[0][turn] for batch in batches])
+            strength = np.concatenate([batch[1][turn] for batch in batches])
+            for i in range(len(RANDAUGMENT)):
+                chosen.append(np.flatnonzero(which == i))
+                strengths.append(strength[chosen[-1]])
+        squares.append([np.concatenate([batch[2][side] for batch in batches]) for side in (0, 1)])
+    pairs = iter(zip(upload_all(chosen, like.device), upload_all(strengths, like.device), strict=True))
+    covered = zip(*(upload_all(sides, like.device) for sides in zip(*squares, strict=True)), strict=True)
+    moved = iter(_by_block(blocks, shifts, like.device))
+    return [
+        StrongDraws([[next(pairs) for _ in RANDAUGMENT] for _ in range(OPERATIONS)], pair, next(moved, None))
+        for pair in covered
+    ]
+
+
+def _by_block(
+    blocks: list[list[int]], shifts: list[tuple[np.ndarray, np.ndarray]], device: torch.device
+) -> list[tuple[Tensor, Tensor]]:
+    """The rows and columns of all batches of each block; empty without any."""
+    if not shifts:
+        return []
+    sizes = [sum(block) for block in blocks]
+    rows, columns = (upload_all([np.concatenate(every)], device)[0].split(sizes) for every in zip(*shifts, strict=True))
+    return list(zip(rows, columns, strict=True))
+
+
+def _draw_batch(count: int, like: Tensor, draw: np.random.Generator) -> tuple[list, list, list]:
+    """Of a batch, for each turn: every image's operation and strength; then what cutout covers of it."""
+    turns = [
+        (draw.integers(len(RANDAUGMENT), size=count), draw.random(count).astype(np.float32)) for _ in range(OPERATIONS)
+    ]
+    which, strengths = map(list, zip(*turns, strict=True))
+    return which, strengths, _draw_square(count, like, draw)
+
+
+def _draw_square(count: int, like: Tensor, draw: np.random.Generator) -> list[np.ndarray]:
+    """Which rows, and which columns, a square of half the image's side around a random pixel takes of each image."""
+    firsts = [(side, draw.integers(side, size=(count, 1)) - side // 4) for side in like.shape[2:]]
+    return [(np.arange(side) >= first) & (np.arange(side) < first + side // 2) for side, first in firsts]
+
+
+def augmented(x: Tensor, draws: StrongDraws) -> Tensor:
+    """The images in [0, 1] after the operations that were drawn, and cutout."""
+    x = x if draws.moved is None else shifted(x, *draws.moved)
+    for turn in draws.operations:
+        changed = x.clone()
+        with torch.autocast(x.device.type, enabled=False):  # bf16 is too coarse for positions and pixels
+            for operation, (rows, strength) in zip(RANDAUGMENT.values(), turn, strict=True):
+                if len(rows):
+                    changed[rows] = operation(x[rows], strength.view(-1, 1, 1, 1)).clamp(0, 1)
+        x = changed
+    return _cover(x, *draws.covered)
 
 
 def cutout(x: Tensor, draw: np.random.Generator) -> Tensor:
     """The images, each with a grey square of half its side around a random pixel; part of it may lie outside."""
-    inside = []
-    for side in x.shape[2:]:
-        first = draw.integers(side, size=(len(x), 1)) - side // 4
-        at = np.arange(side)
-        inside.append(torch.from_numpy((at >= first) & (at < first + side // 2)).to(x.device))
-    rows, columns = inside
+    rows, columns = (torch.from_numpy(inside).to(x.device) for inside in _draw_square(len(x), x, draw))
+    return _cover(x, rows, columns)
+
+
+def _cover(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     return torch.where((rows[:, :, None] & columns[:, None])[:, None], GREY, x)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -28,6 +28,12 @@ def make(model: FlatModel, noise: Tensor, labels: Tensor) -> tuple[Tensor, Tenso
     return model.module(noise, labels), labels
 
 
+def in_blocks(model: FlatModel, noise: Tensor, labels: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of features and labels, generated for several local steps at once."""
+    for block in zip(noise.split(BLOCK * size), labels.split(BLOCK * size), strict=True):
+        yield from zip(*(values.split(size) for values in make(model, *block)), strict=True)
+
+
 def draw_inputs(
     stream: np.random.Generator, counts: Tensor, size: int, noise_size: int, uniform: bool = False
 ) -> tuple[Tensor, Tensor]:
@@ -49,6 +55,13 @@ def fidelity(made: Tensor, labels: Tensor, heads: Tensor, biases: Tensor, shares
 def prototype_distance(features: Tensor, labels: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
     """FedPA eqs. 6 and 10: each sample's L2 distance to its label's prototype; 0 for a class without one."""
     return torch.linalg.vector_norm(features - prototypes[labels], dim=-1) * known[labels]
+
+
+def nearest_prototype(distance: Callable[..., Tensor], prototypes: Tensor, known: Tensor) -> Tensor:
+    """Each class's distance from its prototype to the nearest other one; infinite where there is no other."""
+    classes = torch.arange(len(known), device=known.device)
+    apart = torch.stack([distance(prototypes, y.expand(len(known)), prototypes, known) for y in classes])
+    return apart.masked_fill((classes[:, None] == classes) | ~known, torch.inf).amin(1)
 
 
 def counted_pairs(labels: Tensor, pairs: str) -> Tensor:

@@ -1,33 +1,18 @@
-"""Terms of a local loss that depend on the weights alone, for one client and for the clients of a fused step."""
-
-from functools import reduce
+"""Terms of a local loss that depend on the weights alone, with their gradients, for `Part.pull`."""
 
 import torch
-
-from raysim.training.client import Client
-from raysim.training.fused import FusedStep
+from torch import Tensor
 
 
-def product(client: Client, flat: torch.Tensor) -> torch.Tensor:
-    """⟨flat, w⟩ over the parameters, whose gradient is `flat`."""
-    pairs = zip(client.model.parameters, client.model.parameter_names, strict=True)
-    return reduce(torch.add, ((w * client.model.view(flat, name)).sum() for w, name in pairs))
+def towards(weights: Tensor, start: Tensor, strength: float) -> tuple[Tensor, Tensor]:
+    """Of every row, strength/2·‖w − w_t‖² and its gradient."""
+    apart = weights - start
+    gradient = strength * apart
+    # ½⟨w − w_t, gradient⟩ in one operation; with beta 0 what would be added to it is ignored.
+    value = torch.baddbmm(apart[:, :1, None], apart[:, None], gradient[:, :, None], beta=0, alpha=0.5)
+    return value[:, 0, 0], gradient
 
 
-def products(step: FusedStep, rows: torch.Tensor) -> torch.Tensor:
-    """`product` for each client of a fused step, with its row."""
-    layout = step.model.model
-    pairs = zip(step.model.parameters, layout.parameter_names, strict=True)
-    return reduce(torch.add, ((w * layout.view(rows, name)).flatten(1).sum(1) for w, name in pairs))
-
-
-def squared_distance(client: Client) -> torch.Tensor:
-    """‖w − w_t‖², to the global parameters that were broadcast."""
-    pairs = zip(client.model.parameters, client.global_parameters, strict=True)
-    return reduce(torch.add, ((w - start).square().sum() for w, start in pairs))
-
-
-def squared_distances(step: FusedStep) -> torch.Tensor:
-    """`squared_distance` for each client of a fused step."""
-    pairs = zip(step.model.parameters, step.model.global_parameters, strict=True)
-    return reduce(torch.add, ((w - start).square().flatten(1).sum(1) for w, start in pairs))
+def in_rows(vectors: list[Tensor]) -> Tensor:
+    """The clients' vectors as rows of a matrix; one alone is not copied."""
+    return torch.stack(vectors) if len(vectors) > 1 else vectors[0][None]

@@ -1,17 +1,11 @@
 """Local training on real and shared synthetic images (HFMDS-FL, eq. 6), for methods that share images."""
 
-from typing import TYPE_CHECKING
-
-import numpy as np
 import torch
 from torch.nn import functional as F
 
 from raysim.methods.base import Part
 from raysim.training.client import Client, Step
-from raysim.training.fused import FusedStep, cross_entropies, pad
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from raysim.training.fused import FusedStep, Stack, cross_entropies, shared_batches
 
 
 class MixedTraining(Part):
@@ -20,32 +14,39 @@ class MixedTraining(Part):
     alpha: float  # a setting of the subclass
 
     def begin(self, client: Client) -> None:
-        draw = client.stream(f"{self.name}/batches")
-        client.scratch[self.name] = {"table": client.shared.get(self.name), "draw": draw}
+        shared, draw = client.shared.get(self.name), client.stream(f"{self.name}/batches")
+        client.scratch[self.name] = {}
+        if shared is not None and self.alpha < 1:
+            rows = client.draw_rows(len(shared), draw)
+            client.scratch[self.name] |= {"rows": rows} if client.config.fuse > 1 else {"drawn": shared.batches(rows)}
+
+    def begin_fused(self, clients: list[Client], stack: Stack) -> None:
+        stack.scratch[self.name] = {}
+        if "rows" in clients[0].scratch[self.name]:  # as at all clients
+            rows = [client.scratch[self.name]["rows"] for client in clients]
+            stack.scratch[self.name]["drawn"] = shared_batches(clients[0].shared[self.name], rows)
 
     def ce_weight(self, client: Client) -> float:
-        return 1.0 if client.scratch[self.name]["table"] is None else self.alpha
+        return 1.0 if client.shared.get(self.name) is None else self.alpha
+
+    def extra(self, client: Client) -> torch.Tensor | None:
+        scratch = client.scratch[self.name]
+        if "drawn" not in scratch:
+            return None
+        x, scratch["labels"] = next(scratch["drawn"])
+        return x
 
     def loss(self, client: Client, step: Step) -> torch.Tensor | None:
         scratch = client.scratch[self.name]
-        if scratch["table"] is None or self.alpha == 1:
+        if "drawn" not in scratch:
             return None
-        x, y = client.draw_shared(scratch["table"], scratch["draw"], len(step.real_y))
-        return (1 - self.alpha) * F.cross_entropy(client.model.module(x), y)
+        return (1 - self.alpha) * F.cross_entropy(step.extra[self.name], scratch["labels"])
 
     def fused_loss(self, clients: list[Client], step: FusedStep) -> torch.Tensor | None:
-        table = clients[0].scratch[self.name]["table"]  # the same at all clients
-        if table is None or self.alpha == 1:
+        """As many random images as each client has real ones in this step."""
+        scratch = step.model.scratch[self.name]
+        if "drawn" not in scratch:
             return None
-        draws = [client.scratch[self.name]["draw"] for client in clients]
-        return (1 - self.alpha) * shared_cross_entropies(step, clients, table, draws)
-
-
-def shared_cross_entropies(
-    step: FusedStep, clients: list[Client], table: "pa.Table", draws: list[np.random.Generator]
-) -> torch.Tensor:
-    """Each client's cross-entropy on random images of a shared dataset, as many as it has real ones in this step."""
-    sizes = (step.real_share > 0).sum(1).tolist()
-    drawn = [c.draw_shared(table, draw, n) for c, draw, n in zip(clients, draws, sizes, strict=True)]
-    x, y, share = pad(drawn)
-    return cross_entropies(step.model.head(step.model.features(x, share)), y, share)
+        x, y = next(scratch["drawn"])
+        logits = step.model.head(step.model.features(x, step.real_share))
+        return (1 - self.alpha) * cross_entropies(logits, y, step.real_share)

@@ -4,9 +4,9 @@ A step is a step of the critic; after every `critic_steps` of them the generator
 only on the state it continues from and on one stream of draws: repeated, it gives the same result on any actor.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +18,9 @@ from raysim.models.flat import FlatModel
 from raysim.models.gan import build_gan
 from raysim.privacy.dpsgd import Privacy, private_gradient, sdafl_epsilon
 from raysim.privacy.figures import Figure
+from raysim.privacy.noise import normal_noise
 from raysim.settings import setting
+from raysim.tensors import upload_all
 from raysim.training.optimizers import Adam, fresh_moments
 
 if TYPE_CHECKING:
@@ -131,20 +133,44 @@ class Gan:
         self, x: Tensor, conditions: Tensor, steps: int, draw: np.random.Generator, privacy: Privacy | None
     ) -> None:
         """Train the critic for `steps` steps on images in [-1, 1], and the generator whenever a step of it is due."""
-        for _ in range(steps):
-            rows = self._rows(len(x), draw, privacy)
-            real, given = x[rows], conditions[rows]
-            mix = torch.from_numpy(draw.random(len(real), dtype=np.float32)).to(x.device)
+        key = int(draw.integers(2**63)) if privacy else 0  # of the private noise, which the device draws itself
+        for at, drawn in enumerate(self._draws(len(x), steps, draw, privacy)):
+            real, given = x[drawn.rows], conditions[drawn.rows]
             # A private critic needs running statistics: by those of the batch, one sample would change the others'
             # generated images, and so their gradients.
             self.generator.module.train(privacy is None)
             with torch.no_grad():
-                fake = self.generator.module(self._noise(draw, len(real)), given)
-            self._critic_step(real, fake, mix, given, draw, privacy)
+                fake = self.generator.module(drawn.noise, given)
+            if privacy is None:
+                self._critic_step(real, fake, drawn.mix, given)
+            else:
+                noise = normal_noise(key, at * self.critic.trainable, self.critic.trainable, x.device)
+                self._private_step((real, fake, drawn.mix, given), privacy, noise)
             self.done += 1
-            if self.done % self.part.critic_steps == 0:
-                given = conditions[torch.from_numpy(draw.integers(len(x), size=self.part.gan_batch)).to(x.device)]
-                self._generator_step(given, draw)
+            if drawn.generator is not None:
+                rows, noise = drawn.generator
+                self._generator_step(conditions[rows], noise)
+
+    def _draws(
+        self, samples: int, steps: int, draw: np.random.Generator, privacy: Privacy | None
+    ) -> Iterator["StepDraws"]:
+        """What is drawn for each step, uploaded at once; for privacy Poisson samples, as the accountant assumes."""
+        part, device = self.part, self.critic.device
+        rows, mixes, noises, due, given, inputs = [], [], [], [], [], []
+        for done in range(self.done + 1, self.done + steps + 1):
+            if privacy is None:
+                rows.append(draw.integers(samples, size=part.gan_batch))
+            else:
+                rows.append(np.flatnonzero(draw.random(samples) < privacy.rate))
+            mixes.append(draw.random(len(rows[-1]), dtype=np.float32))
+            noises.append(draw.standard_normal((len(rows[-1]), part.noise), dtype=np.float32))
+            due.append(done % part.critic_steps == 0)
+            if due[-1]:
+                given.append(draw.integers(samples, size=part.gan_batch))
+                inputs.append(draw.standard_normal((part.gan_batch, part.noise), dtype=np.float32))
+        generator = iter(zip(upload_all(given, device), upload_all(inputs, device), strict=True))
+        each = zip(upload_all(rows, device), upload_all(mixes, device), upload_all(noises, device), due, strict=True)
+        return (StepDraws(at, mix, noise, next(generator) if step else None) for at, mix, noise, step in each)
 
     @torch.no_grad()
     def sample(self, conditions: Tensor, draw: np.random.Generator) -> Tensor:
@@ -152,40 +178,37 @@ class Gan:
         self.generator.module.eval()
         return torch.cat([self.generator.module(self._noise(draw, len(c)), c) for c in conditions.split(SAMPLED)])
 
-    def _rows(self, samples: int, draw: np.random.Generator, privacy: Privacy | None) -> Tensor:
-        """The rows of a batch; for privacy a Poisson sample of varying size, as the accountant assumes."""
-        if privacy is None:
-            rows = draw.integers(samples, size=self.part.gan_batch)
-        else:
-            rows = np.flatnonzero(draw.random(samples) < privacy.rate)
-        return torch.from_numpy(rows).to(self.critic.device)
-
     def _noise(self, draw: np.random.Generator, count: int) -> Tensor:
         noise = draw.standard_normal((count, self.part.noise), dtype=np.float32)
         return torch.from_numpy(noise).to(self.generator.device)
 
-    def _critic_step(
-        self, real: Tensor, fake: Tensor, mix: Tensor, given: Tensor, draw: np.random.Generator, privacy: Privacy | None
-    ) -> None:
-        critic = self.critic
-        if privacy is None:
-            critic.gradients.zero_()
-            critic_losses(critic.module, real, fake, mix, given, self.part.penalty).mean().backward()
-        else:
-            noise = draw.standard_normal(critic.trainable, dtype=np.float32)
-            inputs = (real, fake, mix, given)
-            private_gradient(critic, sample_loss(critic.module, self.part.penalty), inputs, privacy, noise)
-            critic.gradients /= self.part.gan_batch  # the expected batch size: the actual one is not public
+    def _critic_step(self, real: Tensor, fake: Tensor, mix: Tensor, given: Tensor) -> None:
+        self.critic.gradients.zero_()
+        critic_losses(self.critic.module, real, fake, mix, given, self.part.penalty).mean().backward()
         self.optimizers["critic"].step()
 
-    def _generator_step(self, given: Tensor, draw: np.random.Generator) -> None:
+    def _private_step(self, inputs: tuple[Tensor, ...], privacy: Privacy, noise: Tensor) -> None:
+        private_gradient(self.critic, sample_loss(self.critic.module, self.part.penalty), inputs, privacy, noise)
+        self.critic.gradients /= self.part.gan_batch  # the expected batch size: the actual one is not public
+        self.optimizers["critic"].step()
+
+    def _generator_step(self, given: Tensor, noise: Tensor) -> None:
         self.generator.module.train()
         self.critic.module.requires_grad_(False)
         self.generator.gradients.zero_()
-        fake = self.generator.module(self._noise(draw, len(given)), given)
+        fake = self.generator.module(noise, given)
         (-self.critic.module(fake, given).mean()).backward()
         self.optimizers["generator"].step()
         self.critic.module.requires_grad_(True)
+
+
+class StepDraws(NamedTuple):
+    """What is drawn for one step of the critic, and for the generator's if one is due after it."""
+
+    rows: Tensor  # of the batch
+    mix: Tensor  # where between generated and real images the gradient penalty is taken
+    noise: Tensor
+    generator: tuple[Tensor, Tensor] | None  # rows whose conditions it is given, and its noise
 
 
 def penalties(slope: Tensor) -> Tensor:

@@ -24,3 +24,4 @@ class Model:
     smallest: int  # side of the smallest image in pixels
     description: str
     decodes: bool = False  # whether it is also a variational auto-encoder (models/vae.py)
+    has_maps: bool = False  # whether it has `maps` and `features_of` (models/classifier.py)

@@ -33,7 +33,7 @@ def _five_by_five(shape: Shape, classes: int, first: int, second: int, features:
         nn.Linear(second * height * width, features),
         nn.ReLU(),
     )
-    return Classifier(extractor, features, classes)
+    return Classifier(extractor, features, classes, maps=7)
 
 
 def hfmds_cnn(shape: Shape, classes: int) -> Classifier:
@@ -64,7 +64,7 @@ def fedpa_cnn(shape: Shape, classes: int) -> Classifier:
         nn.Flatten(),
         nn.Linear(16 * halved, 32),
     )
-    return Classifier(extractor, 32, classes)
+    return Classifier(extractor, 32, classes, maps=7)
 
 
 def fedpa_celeba_cnn(shape: Shape, classes: int) -> Classifier:
@@ -84,7 +84,7 @@ def fedpa_celeba_cnn(shape: Shape, classes: int) -> Classifier:
         ]
         channels, sides = width, [(side + 1) // 2 // 2 for side in sides]
     extractor = nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * sides[0] * sides[1], 32))
-    return Classifier(extractor, 32, classes)
+    return Classifier(extractor, 32, classes, maps=len(layers) + 1)
 
 
 def mlp(shape: Shape, classes: int) -> Classifier:
@@ -99,13 +99,18 @@ def mlp(shape: Shape, classes: int) -> Classifier:
 
 
 MODELS = {
-    "hfmds-cnn": Model(hfmds_cnn, 16, "two 5×5 convolutions (32, 64) with max-pool, linear 512; HFMDS-FL, SDA-FL"),
-    "fedpa-cnn": Model(fedpa_cnn, 1, "two 3×3 stride-2 convolutions (6, 16) with batch-norm, linear 32; FedPA"),
+    "hfmds-cnn": Model(
+        hfmds_cnn, 16, "two 5×5 convolutions (32, 64) with max-pool, linear 512; HFMDS-FL, SDA-FL", has_maps=True
+    ),
+    "fedpa-cnn": Model(
+        fedpa_cnn, 1, "two 3×3 stride-2 convolutions (6, 16) with batch-norm, linear 32; FedPA", has_maps=True
+    ),
     "fedpa-celeba-cnn": Model(
         fedpa_celeba_cnn,
         43,
         "3×3 stride-2 convolutions (16, 32, 64) with batch-norm and max-pool, linear 32; FedPA on CelebA",
+        has_maps=True,
     ),
-    "small-cnn": Model(small_cnn, 16, "two 5×5 convolutions (6, 16) with max-pool, linear 32; fast"),
+    "small-cnn": Model(small_cnn, 16, "two 5×5 convolutions (6, 16) with max-pool, linear 32; fast", has_maps=True),
     "mlp": Model(mlp, 1, "one hidden layer of 64; for tests"),
 }

@@ -97,9 +97,13 @@ def feddpms_cifar_vae(shape: Shape, classes: int) -> VaeClassifier:
 
 MODELS = {
     "feddpms-vae": Model(
-        feddpms_vae, 4, "VAE of three 3×3 convolutions (32, 32, 64), latent 32; FedDPMS", decodes=True
+        feddpms_vae, 4, "VAE of three 3×3 convolutions (32, 32, 64), latent 32; FedDPMS", decodes=True, has_maps=True
     ),
     "feddpms-cifar-vae": Model(
-        feddpms_cifar_vae, 4, "VAE of four 3×3 convolutions (32, 32, 64, 64), latent 128; FedDPMS", decodes=True
+        feddpms_cifar_vae,
+        4,
+        "VAE of four 3×3 convolutions (32, 32, 64, 64), latent 128; FedDPMS",
+        decodes=True,
+        has_maps=True,
     ),
 }

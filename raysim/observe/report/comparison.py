@@ -131,7 +131,8 @@ def _section(page: Page, groups: list[Group], out: Path) -> None:
     charts = page.chart("Test loss", _bands(groups, lambda m: m.loss), "cross-entropy")
     charts += page.chart("Local training loss", _bands(groups, lambda m: m.train_loss), "cross-entropy")
     charts += page.chart("PSNR", _bands(groups, lambda m: m.reported.get("psnr"), "decibel"))
-    charts += page.chart("Time of a round", _bands(groups, lambda m: m.seconds, "seconds"))
+    times = _bands(groups, lambda m: m.seconds, "seconds")
+    charts += page.chart("Time of a round", times and times | {"legend": "median"}, "medians beside the names")
     page.section(
         f"{name}, {first.setting_text}", f"<p>{escape(note)}</p>", _table(groups), accuracy,
         f'<div class="charts">{charts}</div>', "<h3>Runs</h3>", _runs(groups, out),
@@ -154,11 +155,17 @@ def _bands(
 def _band(group: Group, read: Callable[[RoundMetrics], float | None]) -> specs.Spec:
     """Mean and ± standard deviation over the seeds, at every round for which one of them has a value."""
     values: dict[int, list[float]] = {}
-    for metrics in (metrics for run in group.runs for metrics in run.history):
-        if (value := read(metrics)) is not None:
-            values.setdefault(metrics.round, []).append(value)
+    places: dict[int, list[tuple[float, float]]] = {}
+    for run in group.runs:
+        reached = specs.reached(run.history)
+        for metrics in run.history:
+            if (value := read(metrics)) is not None:
+                values.setdefault(metrics.round, []).append(value)
+                places.setdefault(metrics.round, []).append(reached[metrics.round])
     points = specs.thin([(t, len(values[t]), spread) for t in sorted(values) if (spread := mean_and_std(values[t]))])
     series: specs.Spec = {"name": group.name, "x": [t for t, _, _ in points]}
+    means = [[statistics.fmean(each) for each in zip(*places[t], strict=True)] for t, _, _ in points]
+    series |= specs.other_axes([(seconds, sent) for seconds, sent in means])
     series["y"] = [specs.significant(mean) for _, _, (mean, _) in points]
     if any(std is not None for _, _, (_, std) in points):
         for name, sign in (("low", -1), ("high", 1)):
@@ -177,25 +184,40 @@ def spread_text(spread: Spread | None, digits: int = 2) -> str:
 
 def _table(groups: list[Group]) -> str:
     similar = any(group.spread("psnr") for group in groups)
-    reported = any(papers.find(group.settings) for group in groups)
+    figures = [figure for group in groups for figure in papers.find(group.settings)]
+    reported, costs = bool(figures), any(figure.gflops for figure in figures)
+    measured = any(_feature_fd(group) for group in groups)
     heads = ["method", "runs", "accuracy %", "last quarter %", "best %"]
     heads += ["paper %"] if reported else []
     heads += ["PSNR dB"] + ["paper dB"] * reported if similar else []
-    heads += ["GFLOPs*", "sent up", "sent down", "time"]
+    heads += ["feature FD"] if measured else []
+    heads += ["GFLOPs*"] + ["paper GFLOPs"] * costs
+    heads += ["sent up", "sent down", "time"]
     finals = [final[0] for group in groups if (final := group.spread("final_accuracy", 100))]
     best = max(finals) if len(groups) > 1 and finals else None
-    rows = [_row(group, best, similar, reported) for group in groups]
+    columns = {"paper": reported, "psnr": similar, "fd": measured, "gflops": costs}
+    rows = [_row(group, best, columns) for group in groups]
     notes = [
         f"{group.name}: {', '.join(different)}"
         for group in groups
         if papers.find(group.settings) and (different := departures(group.settings))
     ]
     note = f" Differences from the nearest preset of a paper: {escape('; '.join(notes))}." if notes else ""
+    if measured:
+        networks = ", ".join(dict.fromkeys(str(group.settings["model"]) for group in groups))
+        note = f" Feature FD: by the features of {escape(networks)}, each run's own, not Inception's (FID).{note}"
     note = f"<p><small>* per client and round; sent and time: of a whole run, on average.{note}</small></p>"
     return table(heads, rows, numbers=tuple(range(1, len(heads)))) + note
 
 
-def _row(group: Group, best: float | None, similar: bool, reported: bool) -> list[str]:
+def _feature_fd(group: Group) -> Spread | None:
+    """The Fréchet distance of what the first part shares, by the features of each run's own model."""
+    found = ((run.summary.get("measures") or {}).items() for run in group.runs)
+    each = (next((value for name, value in items if name.endswith(".fd")), None) for items in found)
+    return mean_and_std([value for value in each if value is not None])
+
+
+def _row(group: Group, best: float | None, columns: dict[str, bool]) -> list[str]:
     """The cells of a group; the highest accuracy (`best`, if there is anything to compare) is bold."""
     figures = papers.find(group.settings)
     final = group.spread("final_accuracy", 100)
@@ -206,14 +228,18 @@ def _row(group: Group, best: float | None, similar: bool, reported: bool) -> lis
     note = f"<small>{unfinished} not finished</small>" if unfinished else ""
     cells = [f"{escape(group.name)}{note}", str(len(group.runs)), accuracy]
     cells += [spread_text(group.spread(key, 100)) for key in ("late_accuracy", "best_accuracy")]
-    if reported:
+    if columns["paper"]:
         cells.append("<br>".join(_reported(f.accuracy, f.std, f.paper) for f in figures) or "–")
-    if similar:
+    if columns["psnr"]:
         cells.append(spread_text(group.spread("psnr")))
-        if reported:
+        if columns["paper"]:
             cells.append("<br>".join(f"{f.psnr:.2f}" for f in figures if f.psnr is not None) or "–")
+    if columns["fd"]:
+        cells.append(spread_text(_feature_fd(group)))
     gflops = [sum(run.summary.get("gflops_per_client_round", {}).values()) for run in group.runs if run.summary]
     cells.append(f"{statistics.fmean(gflops):.3g}" if gflops else "–")
+    if columns["gflops"]:
+        cells.append("<br>".join(f"{f.gflops:.2f}" for f in figures if f.gflops is not None) or "–")
     cells += [bytes_text(total[0]) if (total := group.spread(key)) else "–" for key in ("bytes_up", "bytes_down")]
     cells.append(duration(took[0]) if (took := group.spread("seconds")) else "–")
     return cells

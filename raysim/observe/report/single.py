@@ -7,7 +7,9 @@ from typing import Any
 
 from raysim.config import RunConfig
 from raysim.engine.round_metrics import RoundMetrics
+from raysim.measures import IMAGE_MEASURES, TRAINING
 from raysim.observe import papers
+from raysim.observe.names import figure_name
 from raysim.observe.progress import duration
 from raysim.observe.report import specs
 from raysim.observe.report.comparison import departures
@@ -22,6 +24,11 @@ GENERATOR = {
     "inter": "between classes",
 }  # fmt: skip
 
+SYNTHESIS = {
+    "ratio": "gradient of matching ÷ of cross-entropy, at first", "matching_start": "matching loss at first",
+    "matching_end": "at the end", "cosine_end": "cosine to the target", "ce_end": "cross-entropy", "psnr": "PSNR",
+}  # fmt: skip
+
 
 def write_report(path: str | Path, out: str | Path | None = None) -> Path:
     """Write the report of a run directory, by default as its report.html, and return the page's path."""
@@ -32,8 +39,9 @@ def write_report(path: str | Path, out: str | Path | None = None) -> Path:
         page.head.append(f'<p class="unfinished">Not finished: {len(run.history)} of {s["rounds"]} rounds.</p>')
     elif ended := run.summary.get("stopped"):
         page.head.append(f'<p class="unfinished">Ended after {len(run.history)} rounds: {escape(ended)}.</p>')
-    page.head.append(tiles(_key_figures(run)))
     left_out: list[str] = []
+    page.head += _warnings(run)
+    page.head.append(tiles(_key_figures(run)))
     for add in (
         _accuracy, _terms, _clients, _synthetic, _privacy, _features, _generator, _further, _time, _traffic, _events,
         _configuration, _place,
@@ -44,6 +52,15 @@ def write_report(path: str | Path, out: str | Path | None = None) -> Path:
             left_out.append(f"<p>{escape(str(damage))}.</p>")
     page.section("Left out", *left_out)
     return page.write(Path(out) if out else run.path / "report.html")
+
+
+def _warnings(run: Run) -> list[str]:
+    """What the run warned of, once each; nothing where the events are damaged, as another section says."""
+    try:
+        texts = dict.fromkeys(event.get("text") for event in run.lines("events.jsonl") if event["event"] == "warning")
+    except DamagedFile:
+        return []
+    return [f'<p class="warning">{escape(text)}</p>' for text in texts if text]
 
 
 def _key_figures(run: Run) -> list[tuple[str, str, str]]:
@@ -64,7 +81,8 @@ def _key_figures(run: Run) -> list[tuple[str, str, str]]:
     if similar := _reported(run, "psnr"):
         figures.append(("PSNR", f"{similar[-1][1]:.2f} dB", "synthetic beside real"))
     if gflops := summary.get("gflops_per_client_round"):
-        figures.append(("GFLOPs", f"{sum(gflops.values()):.3g}", "per client and round"))
+        reported = (f"; {figure.gflops:g} in HFMDS-FL table 3" for figure in papers.find(run.settings) if figure.gflops)
+        figures.append(("GFLOPs", f"{sum(gflops.values()):.3g}", f"per client and round{''.join(reported)}"))
     if history:
         up, down = sum(metrics.bytes_up for metrics in history), sum(metrics.bytes_down for metrics in history)
         figures.append(("Sent by clients", bytes_text(up), f"to them {bytes_text(down)}"))
@@ -87,12 +105,12 @@ def _reported(run: Run, key: str) -> list[tuple[int, float]]:
 
 
 def _accuracy(page: Page, run: Run) -> None:
-    accuracy = specs.lines(
-        [specs.curve("accuracy", [(metrics.round, metrics.accuracy) for metrics in run.evaluated], 100)], "percent"
-    )
+    places = specs.reached(run.history)
+    points = [(metrics.round, metrics.accuracy) for metrics in run.evaluated]
+    accuracy = specs.lines([specs.curve("accuracy", points, 100, places)], "percent")
     losses = [
-        specs.curve("test", [(metrics.round, metrics.loss) for metrics in run.evaluated]),
-        specs.curve("local training", [(metrics.round, metrics.train_loss) for metrics in run.history]),
+        specs.curve("test", [(metrics.round, metrics.loss) for metrics in run.evaluated], places=places),
+        specs.curve("local training", [(metrics.round, metrics.train_loss) for metrics in run.history], places=places),
     ]
     whose = "of the clients' own models" if run.settings.get("evaluation") == "clients" else "of the global model"
     charts = page.chart("Test accuracy", accuracy, whose) + page.chart("Cross-entropy", specs.lines(losses))
@@ -132,7 +150,37 @@ def _synthetic(page: Page, run: Run) -> None:
         specs.lines([specs.curve("psnr", [*similar])], "decibel") if len(similar) > 1 else None,  # one is at the top
         "of synthetic images and the real ones they were made from",
     )
-    page.section("Synthetic images", image_pairs(run), chart and f'<div class="charts">{chart}</div>')
+    made = [metrics for metrics in run.history if any(map(_of_synthesis, metrics.reported))]
+    found = {key for metrics in made for key in metrics.reported}
+    keys = [key for name in SYNTHESIS for key in sorted(found) if key.endswith(f".{name}")]
+    rows = [[f"round {metrics.round}", *(text_of(metrics.reported.get(key)) for key in keys)] for metrics in made]
+    heads = ["a synthesis: means over its images", *(SYNTHESIS[key.rpartition(".")[2]] for key in keys)]
+    page.section(
+        "Synthetic images", image_pairs(run), chart and f'<div class="charts">{chart}</div>',
+        table(heads, rows, numbers=tuple(range(1, len(heads)))) if rows else "", _image_measures(run),
+    )  # fmt: skip
+
+
+def _of_synthesis(key: str) -> bool:
+    """Whether a part reports this of a synthesis; other parts, too, have a PSNR."""
+    return key.rpartition(".")[2] in SYNTHESIS.keys() - {"psnr"}
+
+
+def _image_measures(run: Run) -> str:
+    """The table of measures.json: a row per measure, a column for each part that shares images and for real ones."""
+    found = {each["name"]: each for each in run.json("measures.json") or []}
+    if not found:
+        return ""
+    subjects = dict.fromkeys(name.partition(".")[0] for name in found)
+    heads = [f"features of {run.settings['model']}"]
+    heads += ["training images" if subject == TRAINING else f"shared by {subject}" for subject in subjects]
+    rows = [
+        [escape(about), *(text_of(found.get(f"{subject}.{key}", {}).get("value")) for subject in subjects)]
+        for key, about in IMAGE_MEASURES.items()
+    ]
+    notes = "; ".join(dict.fromkeys(each["note"] for each in found.values() if each.get("note")))
+    about = f"{notes}. By the final model's own features; FID would take Inception's, which are not here."
+    return f"<h3>Beside held-out images</h3>{table(heads, rows, tuple(range(1, len(heads))))}<p>{escape(about)}</p>"
 
 
 def _privacy(page: Page, run: Run) -> None:
@@ -141,8 +189,13 @@ def _privacy(page: Page, run: Run) -> None:
         rows.insert(0, ("PSNR", f"{similar:.2f} dB", "similarity to the real images, on average; it bounds nothing"))
     if rows:
         caution = "<p>Figures of this run. None of them is a guarantee unless its note says so.</p>"
-        cells = [[escape(name), escape(value), f"<small>{escape(note)}</small>"] for name, value, note in rows]
-        page.section("Privacy", caution, table(["", "", ""], cells, numbers=(1,)))
+        cells = [[f"{named(name)}<small>{escape(note)}</small>", escape(value)] for name, value, note in rows]
+        page.section("Privacy", caution, table(["", ""], cells, numbers=(1,)))
+
+
+def named(key: str) -> str:
+    """A figure's name for people, in HTML; its short one appears under the pointer."""
+    return f'<span title="{escape(key)}">{escape(figure_name(key))}</span>'
 
 
 def figure_rows(content: Any, prefix: str = "") -> list[tuple[str, str, str]]:
@@ -203,13 +256,13 @@ def _further(page: Page, run: Run) -> None:
     similar = {key for key in keys if key == "psnr" or key.endswith(".psnr")}
     shown = {"shared_bytes"} | ({"psnr"} if len(similar) > 2 else similar)  # in other sections, unless several differ
     charts, once = [], []
-    for key in sorted(key for key in keys - shown if not key.startswith("generator.")):
+    for key in sorted(key for key in keys - shown if not (key.startswith("generator.") or _of_synthesis(key))):
         points = _reported(run, key)
         if len(points) == 1:
             ((t, value),) = points
-            once.append([escape(key), text_of(value), f"round {t}"])
+            once.append([named(key), text_of(value), f"round {t}"])
         elif points:
-            charts.append(page.chart(key, specs.lines([specs.curve(key, [*points])])))
+            charts.append(page.chart(figure_name(key), specs.lines([specs.curve(key, [*points])])))
     page.section(
         "Further figures", f'<div class="charts small">{"".join(charts)}</div>' if charts else "",
         table(["figure", "value", "reported in"], once, numbers=(1,)) if once else "",

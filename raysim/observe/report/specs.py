@@ -1,6 +1,7 @@
 """The data that assets/*.js draw charts from, small enough for a page however long the run is."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,6 +19,7 @@ ROWS = 64  # of the strip; more actors are averaged
 
 Spec = dict[str, Any]
 Work = tuple[int, float, float, int]  # actor, start and stop in seconds, number of the phase
+Reached = dict[int, tuple[float, float]]  # round -> seconds and bytes since the start
 Item = TypeVar("Item")
 
 
@@ -32,11 +34,29 @@ def thin(items: list[Item], most: int = POINTS) -> list[Item]:
     return items[::-1][::step][::-1] if step > 1 else items
 
 
-def curve(name: str, points: list[tuple[int, float | None]], factor: float = 1.0) -> Spec:
-    """A series for `lines` from pairs of round and value."""
+def reached(history: Sequence[RoundMetrics]) -> Reached:
+    """The seconds that rounds had taken, and the bytes that had been sent, when each round ended."""
+    seconds = accumulate(metrics.seconds for metrics in history)
+    sent = accumulate(metrics.bytes_up + metrics.bytes_down for metrics in history)
+    return {metrics.round: both for metrics, both in zip(history, zip(seconds, sent, strict=True), strict=True)}
+
+
+def other_axes(places: Sequence[tuple[float, float]]) -> Spec:
+    """What a series needs to be drawn over seconds or over bytes sent instead of rounds; a place per point."""
+    seconds, sent = ([significant(place[i], 6) for place in places] for i in (0, 1))
+    return {"at": {"seconds": seconds, "bytes": sent}}
+
+
+def curve(
+    name: str, points: list[tuple[int, float | None]], factor: float = 1.0, places: Reached | None = None
+) -> Spec:
+    """A series for `lines` from pairs of round and value; with `places`, it can be drawn over seconds and bytes too."""
     points = thin(points)
     values = [None if value is None else significant(factor * value) for _, value in points]
-    return {"name": name, "x": [x for x, _ in points], "y": values}
+    series = {"name": name, "x": [x for x, _ in points], "y": values}
+    if places is not None and all(t in places for t, _ in points):
+        series |= other_axes([places[t] for t, _ in points])
+    return series
 
 
 def lines(series: list[Spec], unit: str = "number", tall: bool = False) -> Spec | None:

@@ -172,12 +172,27 @@ class Chart {
 
 const KINDS = {};
 
+// Buttons at the top of the page that say what its curves are drawn over.
+function offerAxes(charts) {
+  if (!charts.length) return;
+  const buttons = AXES.map((axis) => {
+    const button = element("button", { type: "button", "aria-pressed": String(axis === ROUNDS) }, axis.name);
+    button.addEventListener("click", () => {
+      buttons.forEach((each) => each.setAttribute("aria-pressed", String(each === button)));
+      charts.forEach((chart) => chart.drawOver(axis));
+    });
+    return button;
+  });
+  document.querySelector("header").append(element("div", { class: "over", role: "group", "aria-label": "Horizontal axis of the curves" }, "Curves over ", ...buttons));
+}
+
 function start() {
   const charts = JSON.parse(document.getElementById("charts").textContent);
   const drawn = [...document.querySelectorAll("figure[data-chart]")].map((figure) => {
     const spec = charts[figure.dataset.chart];
     return new KINDS[spec.kind](figure, spec);
   });
+  offerAxes(drawn.filter((chart) => chart.movable));
   // Painted pixels do not follow the colour scheme by themselves.
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawn.forEach((chart) => chart.draw()));
 }

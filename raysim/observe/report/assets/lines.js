@@ -1,5 +1,13 @@
 // Values over rounds: lines, with a band where there are several seeds; and bars stacked on each other.
 
+const ROUNDS = { name: "rounds", label: "round", unit: "count" };
+const AXES = [ROUNDS, { name: "seconds", label: "time in rounds", unit: "seconds" }, { name: "bytes", label: "sent up and down", unit: "bytes" }];
+
+function median(values) {
+  const sorted = values.filter((v) => v !== null).sort((a, b) => a - b), half = sorted.length >> 1;
+  return sorted.length % 2 ? sorted[half] : sorted.length ? (sorted[half - 1] + sorted[half]) / 2 : undefined;
+}
+
 class Axes extends Chart {
   heightFor(width) { return Math.round(Math.min(this.spec.tall ? 320 : 220, Math.max(190, width * 0.5))); }
 
@@ -8,8 +16,9 @@ class Axes extends Chart {
   colourOf(i) { return this.spec.series[i].colour ?? i; }
 
   legend() {
-    const last = this.spec.series.map((s) => s.y.findLast((v) => v !== null));
-    return this.toggles(this.spec.series.map((s) => s.name), last.map((v) => v === undefined ? "" : UNITS[this.spec.unit](v)));
+    const quoted = this.spec.legend === "median" ? median : (y) => y.findLast((v) => v !== null);
+    const values = this.spec.series.map((s) => quoted(s.y));
+    return this.toggles(this.spec.series.map((s) => s.name), values.map((v) => v === undefined ? "" : UNITS[this.spec.unit](v)));
   }
 
   // Grid lines and labels for low…high; sets this.left, this.top, this.bottom and this.py.
@@ -32,20 +41,32 @@ class Axes extends Chart {
     });
   }
 
-  rounds(low, high, margin = 10) {
+  along(low, high, margin = 10, axis = ROUNDS) {
     this.px = (x) => this.left + margin + (high === low ? 0.5 : (x - low) / (high - low)) * (this.width - 4 - this.left - 2 * margin);
-    this.axisBelow(low, high, this.px, { label: this.spec.x, whole: true, baseline: this.bottom });
+    this.axisBelow(low, high, this.px, { label: axis.label, unit: axis.unit, whole: axis === ROUNDS, baseline: this.bottom });
   }
 }
 
 KINDS.lines = class Lines extends Axes {
+  // Whether it can be drawn over seconds and bytes as well as over rounds.
+  get movable() { return this.spec.series.every((s) => s.at); }
+
+  drawOver(axis) {
+    this.over = axis;
+    this.show(null);
+    this.draw();
+  }
+
+  shown() { return super.shown().map((s) => this.axis === ROUNDS ? s : { ...s, x: s.at[this.axis.name] }); }
+
   render() {
+    this.axis = this.movable && this.over || ROUNDS;
     const all = this.spec.series;
-    this.xs = [...new Set(all.flatMap((s) => s.x))].sort((a, b) => a - b);
+    this.xs = [...new Set(all.flatMap((s) => this.axis === ROUNDS ? s.x : s.at[this.axis.name]))].sort((a, b) => a - b);
     const shown = this.shown();
     const values = (shown.length ? shown : all).flatMap((s) => [...s.y, ...(s.low || []), ...(s.high || [])]).filter((v) => v !== null);
     this.upright(Math.min(...values), Math.max(...values));
-    this.rounds(this.xs[0], this.xs[this.xs.length - 1]);
+    this.along(this.xs[0], this.xs[this.xs.length - 1], 10, this.axis);
     for (const s of shown) {
       if (s.low) this.svg.append(shape("path", { d: this.band(s), class: "band", style: `fill:${s.tint}` }));
     }
@@ -89,16 +110,17 @@ KINDS.lines = class Lines extends Axes {
     const rows = [];
     let high = this.bottom;
     for (const s of this.shown()) {
-      const k = s.x.indexOf(at);
+      const k = this.axis === ROUNDS ? s.x.indexOf(at) : s.x.findLastIndex((place) => place <= at);
       if (k < 0 || s.y[k] === null) continue;
       const y = this.py(s.y[k]);
       high = Math.min(high, y);
-      this.marks.append(shape("circle", { cx: x, cy: y, r: 4.5, class: "dot", style: `fill:${s.tint}` }));
+      this.marks.append(shape("circle", { cx: this.px(s.x[k]), cy: y, r: 4.5, class: "dot", style: `fill:${s.tint}` }));
       const spread = s.low && s.high[k] !== null ? ` ± ${UNITS[this.spec.unit](s.high[k] - s.y[k])}` : "";
       const runs = s.n ? ` (${s.n[k]} runs)` : "";
       rows.push([s.tint, s.name, UNITS[this.spec.unit](s.y[k]) + spread + runs]);
     }
-    return { x, y: high, title: `${this.spec.x} ${at}`, rows };
+    const title = this.axis === ROUNDS ? `round ${at}` : `${this.axis.label}: ${UNITS[this.axis.unit](at)}`;
+    return { x, y: high, title, rows };
   }
 };
 
@@ -108,7 +130,7 @@ KINDS.bars = class Bars extends Axes {
     const totals = bins.map((_, k) => shown.reduce((sum, s) => sum + (s.y[k] || 0), 0));
     this.upright(0, Math.max(...totals, 0) || 1);
     const wide = Math.max(1, Math.min(28, (this.width - this.left - 24) / bins.length * 0.78));
-    this.rounds(bins[0][0], bins[bins.length - 1][1], 6 + wide / 2);
+    this.along(bins[0][0], bins[bins.length - 1][1], 6 + wide / 2);
     this.middle = (k) => this.px((bins[k][0] + bins[k][1]) / 2);
     this.wide = wide;
     bins.forEach((_, k) => {

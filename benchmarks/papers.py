@@ -1,0 +1,101 @@
+"""The papers' tables at their own size: keeps what sweeps have measured, and writes the table that opens the results.
+
+    raysim sweep fedpa-table2-mnist-reference --data path/to/data --out runs/table2-mnist
+    python -m benchmarks.papers runs/table2-mnist        (as often as wished; runs that have ended are added)
+
+`docs/measured.csv` has a line for each run, so that the runs themselves may be removed. A later run of the same cell
+and seed takes the place of the earlier one.
+"""
+
+import argparse
+import csv
+import io
+import json
+import statistics
+from itertools import groupby
+from pathlib import Path
+
+from benchmarks.report import publish, table
+from raysim.observe import papers
+
+COLUMNS = (
+    "paper", "dataset", "partition", "method", "seed", "accuracy", "final_accuracy", "rounds", "seconds",
+    "model_sha256", "git",
+)  # fmt: skip
+CELL, KEY = COLUMNS[:4], COLUMNS[:5]
+Line = dict[str, str]
+
+
+def lines_of(folder: Path) -> list[Line]:
+    """A line for each finished run below the folder that a paper has a figure for, but for those on less data."""
+    found = []
+    for path in sorted(folder.glob("**/summary.json")):
+        summary, config = (json.loads((path.parent / name).read_text()) for name in ("summary.json", "config.json"))
+        settings = config["settings"]
+        if settings.get("train_size") or settings.get("test_size"):
+            continue
+        for figure in papers.find(settings):
+            cell = figure.paper, settings["dataset"], papers.partition_name(settings), papers.method_name(settings)
+            measured = (100 * summary[key] for key in (figure.measure, "final_accuracy"))
+            values = *cell, settings["seed"], *(f"{value:.2f}" for value in measured)
+            values += summary["rounds"], f"{summary['seconds']:.0f}", summary["model_sha256"], config.get("git") or ""
+            found.append(dict(zip(COLUMNS, map(str, values), strict=True)))
+    return found
+
+
+def merged(kept: list[Line], new: list[Line]) -> list[Line]:
+    """The lines kept and the new ones, of which a later one of the same run wins; sorted."""
+    by_run = {tuple(line[key] for key in KEY): line for line in [*kept, *new]}
+    return [by_run[key] for key in sorted(by_run)]
+
+
+def read(path: Path) -> list[Line]:
+    """The lines of a CSV file; none if there is no file."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write(lines: list[Line], path: Path) -> None:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    path.write_text(out.getvalue())
+
+
+def markdown(lines: list[Line]) -> str:
+    """The table: a row for each cell, bold where ours is further from the paper's than its standard deviation."""
+    rows = []
+    for cell, group in groupby(lines, key=lambda line: tuple(line[key] for key in CELL)):
+        members = list(group)
+        paper, dataset, partition, method = cell
+        figure = papers.cell(paper, dataset, partition, method)
+        values = [float(line["accuracy"]) for line in members]
+        ours = f"{statistics.mean(values):.2f}"
+        if len(values) > 1:
+            ours += f" ± {statistics.stdev(values):.2f}"
+        spread = "" if figure.std is None else f" ± {figure.std:.2f}"
+        apart = statistics.mean(values) - figure.accuracy
+        difference = f"**{apart:+.2f}**" if figure.std is not None and abs(apart) > figure.std else f"{apart:+.2f}"
+        seeds = ", ".join(line["seed"] for line in members)
+        rows.append(
+            [paper, f"{dataset}, {partition}", method, f"{figure.accuracy:.2f}{spread}", ours, difference, seeds]
+        )
+    return table(["paper", "column", "method", "paper %", "ours %", "difference", "seeds"], rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folders", nargs="*", type=Path, help="of sweeps, as given with --out")
+    parser.add_argument("--measured", type=Path, default=Path("docs/measured.csv"))
+    parser.add_argument("--results", type=Path, default=Path("docs/results.md"))
+    asked = parser.parse_args()
+    lines = merged(read(asked.measured), [line for folder in asked.folders for line in lines_of(folder)])
+    write(lines, asked.measured)
+    publish("papers", markdown(lines), asked.results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""Synthetic images by optimising pixels until a frozen network sees in them what it saw in real ones (HFMDS-FL)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from raysim.methods.common.features import class_activation, hard_features, matching_loss
+from raysim.settings import formerly, setting
+from raysim.training.optimizers import Adam
+
+TINY = 1e-30
+Term = Callable[[Tensor, Tensor], Tensor]  # (images, their features in the matched layer) -> a value per image
+Limits = tuple[Tensor, Tensor]  # the lowest and highest normalised value of a pixel, per channel
+
+
+@dataclass(frozen=True)
+class ImageSynthesis:
+    """The settings of a synthesis, and the synthesis itself; what a method does with the images is its own matter."""
+
+    mu: float = setting(
+        0.5, "shift of the target features away from their prototype; 0: FMDS, below 0: easy (μ, eq. 10)"
+    )
+    steps: int = setting(40, "optimisation steps per synthesis (T_g; 500 in the paper)", minimum=0)
+    lr: float = setting(0.1, "learning rate of Adam on the images; 0.02 in the paper", above=0)
+    layer: Literal["auto", "maps", "features"] = formerly(
+        "features",
+        setting(
+            "auto",
+            "what is matched: the flattened convolution maps, the input of the head as in the paper, or auto: maps if "
+            "the model has them",
+        ),
+    )
+    match: Literal["kl", "kl-reverse", "kl-sum", "mse", "relative", "none"] = setting(
+        "relative", "loss between synthetic and real features: kl in the paper; relative: mse over the target's square"
+    )
+    match_weight: float | Literal["auto"] = setting(
+        1.0, "factor on the matching loss, or auto: see --hfmds.match-share", minimum=0
+    )
+    match_share: float = setting(
+        1.0, "with match-weight auto: the matching loss's gradient at the first step, over the cross-entropy's", above=0
+    )
+    temperature: float = setting(1.0, "temperature of the softmax in the matching loss", above=0)
+    cam: Literal["relu", "raw", "none"] = setting(
+        "none",
+        "mask on the features: none, the class activation's positive part (relu, the paper's), or all of it (raw)",
+    )
+    label_weight: float = formerly(
+        1.0, setting(0.0, "factor on the cross-entropy of the images (L_C, eq. 12; 1 in the paper)", minimum=0)
+    )
+    tv: float = formerly(
+        0.0, setting(0.3, "factor on the total variation, the mean difference of neighbours; 0 in the paper", minimum=0)
+    )
+    noise: float = formerly(
+        1.0, setting(0.1, "standard deviation of the noise that images start from; 1 in the paper", minimum=0)
+    )
+    clamp: bool = setting(True, "keep synthetic pixels in the range of real ones; not in the paper")
+    coarse: int = setting(1, "optimise images of a side this many times smaller, and enlarge them", minimum=1)
+    jitter: int = setting(0, "pixels by which images are shifted at random in every step, at most", minimum=0)
+    tolerance: float = setting(0.0, "stop a synthesis once ten steps lower its loss by less than this share", minimum=0)
+
+    @property
+    def matches(self) -> bool:
+        """Whether features are matched at all."""
+        return self.match != "none" and self.match_weight != 0
+
+    def matches_maps(self, module: Any) -> bool:
+        """Whether maps are matched, not features."""
+        return self.layer == "maps" or (self.layer == "auto" and getattr(module, "has_maps", False))
+
+    def layer_of(self, module: Any) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+        """The matched layer as a function of images, and the logits as a function of its output."""
+        if self.matches_maps(module):
+            return module.maps, lambda maps: module.head(module.features_of(maps))
+        return module.features, module.head
+
+    def start(self, stream: np.random.Generator, shape: torch.Size) -> Tensor:
+        """The noise that images of this shape [N, C, H, W] start from."""
+        sides = [-(-side // self.coarse) for side in shape[2:]]
+        drawn = stream.standard_normal((*shape[:2], *sides), dtype=np.float32)
+        return torch.from_numpy(drawn) if self.noise == 1 else self.noise * torch.from_numpy(drawn)
+
+    def synthesise(
+        self, module: Any, real: Tensor, labels: Tensor, prototypes: Tensor | None, start: Tensor,
+        limits: Limits, shifts: np.random.Generator,
+    ) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
+        """The images after T_g steps of Adam on eq. 12, with a value per image of what is recorded of a synthesis.
+
+        The loss is a sum over the images, so each evolves by itself. `prototypes` has a row per image; it is not needed
+        where μ is 0. `shifts` is what the jitter is drawn from.
+        """
+        module.requires_grad_(False)
+        layer, logits = self.layer_of(module)
+        terms: dict[str, Term] = {
+            "ce": lambda _, z: F.cross_entropy(logits(z), labels, reduction="none"),
+            "tv": lambda images, _: total_variation(images),
+        }
+        if self.matches:
+            terms |= self.matching_terms(layer(real), logits, labels, prototypes)
+        start = start.to(real.device)
+        weights, before = self.weigh(terms, layer, self.enlarged(start, real))
+
+        def objective(pixels: Tensor) -> Tensor:
+            images = self.enlarged(pixels, real)
+            if self.jitter:
+                images = images.roll(shifts.integers(-self.jitter, self.jitter + 1, 2).tolist(), (2, 3))
+            z = layer(images)
+            return torch.stack([(weight * terms[name](images, z)).sum() for name, weight in weights.items()]).sum()
+
+        kept = limits if self.clamp else None
+        images = self.enlarged(optimise_images(start, objective, self.steps, self.lr, kept, self.tolerance), real)
+        with torch.no_grad():
+            z = layer(images)
+            after = {f"{name}_end": terms[name](images, z) for name in ("ce", "matching", "cosine") if name in terms}
+        module.requires_grad_(True)
+        return images, before | after
+
+    def enlarged(self, pixels: Tensor, like: Tensor) -> Tensor:
+        """Coarse images in the size of real ones."""
+        if pixels.shape == like.shape:
+            return pixels
+        return F.interpolate(pixels, like.shape[2:], mode="bilinear", align_corners=False)
+
+    def matching_terms(
+        self, real: Tensor, logits: Callable[[Tensor], Tensor], labels: Tensor, prototypes: Tensor | None
+    ) -> dict[str, Term]:
+        """The matching loss (eqs. 9 and 11) and the cosine of what is matched, given real images' features."""
+        target = hard_features(real, prototypes, self.mu)
+        mask: float | Tensor = 1.0
+        if self.cam != "none":
+            mask = class_activation(logits, target, labels)
+            mask = mask.clamp(min=0) if self.cam == "relu" else mask
+        wanted = target * mask
+        return {
+            "matching": lambda _, z: matching_loss(z * mask, wanted, self.match, self.temperature),
+            "cosine": lambda _, z: F.cosine_similarity(z * mask, wanted),
+        }
+
+    def weigh(
+        self, terms: dict[str, Term], layer: Callable[[Tensor], Tensor], images: Tensor
+    ) -> tuple[dict[str, float | Tensor], dict[str, Tensor]]:
+        """The factor on each term of the loss, without those that are 0; and what is recorded of the first images.
+
+        `ratio` is how large the weighted matching loss's gradient is beside that of the cross-entropy. A weight that is
+        found (auto) is each image's own, so that it does not depend on which images are made together.
+        """
+        weights: dict[str, float | Tensor] = {"ce": self.label_weight, "tv": self.tv}
+        record = {}
+        if self.matches:
+            images = images.detach().clone(memory_format=torch.channels_last).requires_grad_()
+            z = layer(images)
+            matching, ce = terms["matching"](images, z), terms["ce"](images, z)
+            matching_norm, ce_norm = (gradient_norms(loss, images) for loss in (matching, ce))
+            auto = self.match_share * ce_norm / matching_norm.clamp(min=TINY)
+            weights["matching"] = auto if self.match_weight == "auto" else self.match_weight
+            record = {
+                "matching_start": matching.detach(),
+                "ratio": weights["matching"] * matching_norm / ce_norm.clamp(min=TINY),
+            }
+        return {name: weight for name, weight in weights.items() if isinstance(weight, Tensor) or weight}, record
+
+
+def total_variation(images: Tensor) -> Tensor:
+    """The mean absolute difference of neighbouring pixels of each image, downwards plus across."""
+    down, across = images.diff(dim=2), images.diff(dim=3)
+    return down.abs().mean((1, 2, 3)) + across.abs().mean((1, 2, 3))
+
+
+def gradient_norms(losses: Tensor, images: Tensor) -> Tensor:
+    """The norm of each image's gradient, of losses of an image each."""
+    (gradient,) = torch.autograd.grad(losses.sum(), [images], retain_graph=True)
+    return torch.linalg.vector_norm(gradient.flatten(1), dim=1)
+
+
+def optimise_images(
+    start: Tensor, objective: Callable[[Tensor], Tensor], steps: int, lr: float,
+    limits: Limits | None = None, tolerance: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """The images after Adam on their pixels has lowered the objective.
+
+    The objective is a sum over the images, and Adam is element-wise: each image evolves by itself. With `tolerance`, it
+    stops once ten steps lower the objective by less than that share.
+    """
+    images = start.clone(memory_format=torch.channels_last).requires_grad_()
+    optimizer = Adam([images], lr=lr)
+    before = float("inf")
+    for step in range(steps):
+        loss = objective(images)
+        if tolerance and step % 10 == 0:  # a transfer to the host, so only with a tolerance
+            value = loss.item()
+            if before - value < tolerance * before:
+                break
+            before = value
+        (gradient,) = torch.autograd.grad(loss, [images])
+        # The fused kernel goes through memory, in whatever order: both must have the same.
+        images.grad = gradient.contiguous(memory_format=torch.channels_last)
+        optimizer.step()
+        if limits is not None:
+            with torch.no_grad():
+                images.clamp_(*limits)
+    return images.detach()

@@ -1,0 +1,156 @@
+"""`raysim show`: one line per run, with the settings in which the runs differ and how accurate they became."""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raysim.config import RunConfig
+from raysim.engine.round_metrics import late_mean
+from raysim.errors import InputError
+from raysim.observe.progress import duration
+from raysim.observe.report.page import text_of
+from raysim.settings import nearest
+from raysim.storage.run_reader import Run, find_runs, read_run
+
+ALWAYS = ("method", "dataset")  # what is told of runs that do not differ in anything
+FIGURES = {"final": "final %", "best": "best %", "late": "last quarter %", "seconds": "time"}
+UNSORTED = "run"
+
+
+@dataclass(frozen=True)
+class Line:
+    """What there is to say of one run; figures are None where no round has been evaluated yet."""
+
+    run: str
+    settings: dict[str, Any]  # those that differ between the runs
+    rounds: int
+    of_rounds: int
+    finished: bool
+    final: float | None
+    best: float | None
+    late: float | None
+    seconds: float
+
+    def plain(self) -> dict[str, Any]:
+        """The line as JSON and CSV have it; accuracies are between 0 and 1."""
+        figures = {"final_accuracy": self.final, "best_accuracy": self.best, "late_accuracy": self.late}
+        state = {"rounds": self.rounds, "finished": self.finished}
+        return {"run": self.run} | self.settings | state | figures | {"seconds": self.seconds}
+
+    def cells(self) -> list[str]:
+        """The line as people read it."""
+        rounds = f"{self.rounds:,}" if self.finished else f"{self.rounds:,} of {self.of_rounds:,}"
+        accuracies = ["–" if value is None else f"{100 * value:.2f}" for value in (self.final, self.best, self.late)]
+        settings = [text_of(value) for value in self.settings.values()]
+        return [self.run, *settings, rounds, *accuracies, duration(self.seconds)]
+
+
+def lines(paths: Sequence[str | Path], sort: str = "final", top: int | None = None) -> list[Line]:
+    """A line for each of these runs, or of the runs in these folders: the most accurate first.
+
+    `sort` is one of FIGURES, `run` for the order of the paths, or a setting in which the runs differ.
+    """
+    runs = [read_run(path) for path in find_runs(paths)]
+    varied = differing(runs) or [key for key in ALWAYS if key in runs[0].settings]
+    found = [_line(run, varied) for run in runs]
+    if sort != UNSORTED:
+        found.sort(key=_order(sort, varied))
+    return found[:top]
+
+
+def differing(runs: Sequence[Run]) -> list[str]:
+    """The settings that decide the result and have different values in two of these runs that both have them."""
+    ignored = {*RunConfig.operational(), "rounds"}  # which a line has in any case
+    keys = dict.fromkeys(key for run in runs for key in run.settings if key not in ignored)
+    return [key for key in keys if len({json.dumps(run.settings[key]) for run in runs if key in run.settings}) > 1]
+
+
+def _line(run: Run, varied: list[str]) -> Line:
+    accuracies = [metrics.accuracy for metrics in run.history if metrics.accuracy is not None]
+    summary = run.summary
+    return Line(
+        run=str(run.path),
+        settings={key: run.settings.get(key) for key in varied},
+        rounds=len(run.history),
+        of_rounds=run.settings["rounds"],
+        finished=bool(summary),
+        final=accuracies[-1] if accuracies else None,
+        best=max(accuracies, default=None),
+        late=late_mean(accuracies) if accuracies else None,
+        seconds=summary.get("seconds", sum(metrics.seconds for metrics in run.history)),
+    )
+
+
+def _order(sort: str, varied: list[str]) -> Callable[[Line], Any]:
+    """The key by which lines are sorted: accuracies from high to low, seconds and settings from low to high."""
+    if sort in ("final", "best", "late"):
+        return lambda line: (getattr(line, sort) is None, -(getattr(line, sort) or 0.0))
+    if sort == "seconds":
+        return lambda line: line.seconds
+    key = sort.removeprefix("--").replace("-", "_")
+    if key not in varied:
+        known = [*FIGURES, UNSORTED, *varied]
+        hint = nearest(key, known, f"; there are {', '.join(known)}")
+        raise InputError(f"show: the runs cannot be sorted by '{sort}'{hint}")
+
+    def by_setting(line: Line) -> tuple[int, Any]:
+        value = line.settings[key]
+        return (2, "") if value is None else (0, value) if isinstance(value, int | float) else (1, str(value))
+
+    return by_setting
+
+
+# -- as text -----------------------------------------------------------------------------------------------------------
+
+
+def _heads(found: list[Line]) -> list[str]:
+    return ["run", *found[0].settings, "rounds", *FIGURES.values()]
+
+
+def as_text(found: list[Line]) -> str:
+    """Aligned columns: texts to the left, figures to the right."""
+    rows = [_heads(found), *(line.cells() for line in found)]
+    texts = len(rows[0]) - len(FIGURES) - 1
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    aligned = (
+        [cell.ljust(width) if i < texts else cell.rjust(width) for i, (cell, width) in enumerate(pairs)]
+        for pairs in (zip(row, widths, strict=True) for row in rows)
+    )
+    return "\n".join("  ".join(cells).rstrip() for cells in aligned)
+
+
+def as_json(found: list[Line]) -> str:
+    """A list of objects."""
+    return json.dumps([line.plain() for line in found], indent=1)
+
+
+def as_csv(found: list[Line]) -> str:
+    """A line of names, then a line per run."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(found[0].plain()), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({k: "" if v is None else v for k, v in line.plain().items()} for line in found)
+    return out.getvalue().rstrip("\n")
+
+
+def as_latex(found: list[Line]) -> str:
+    """A tabular environment that needs no package."""
+    rows = [_heads(found), *(line.cells() for line in found)]
+    columns = "l" * (len(rows[0]) - len(FIGURES) - 1) + "r" * (len(FIGURES) + 1)
+    body = [f"{' & '.join(map(_escaped, row))} \\\\" for row in rows]
+    return "\n".join([f"\\begin{{tabular}}{{{columns}}}", body[0], "\\hline", *body[1:], "\\end{tabular}"])
+
+
+_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--"}
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"[\\~^–&%$#_{}]", lambda found: _LATEX.get(found[0], f"\\{found[0]}"), text)
+
+
+FORMATS: dict[str, Callable[[list[Line]], str]] = {"json": as_json, "csv": as_csv, "latex": as_latex}

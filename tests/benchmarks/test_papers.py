@@ -1,0 +1,62 @@
+"""The papers' tables at their own size: what is kept of runs, and the table it gives."""
+
+import json
+
+from benchmarks.papers import lines_of, main, markdown, merged, read
+from raysim.config import resolve
+
+
+def finish(folder, seed, five_best, final=0.9, **settings):
+    given = {"method": "fedpa_reference+fedbn", "dataset": "mnist", "beta": 0.1, "evaluation": "clients", "seed": seed}
+    folder.mkdir(parents=True)
+    config = {"settings": resolve([("test", given | settings)]).settings(), "git": "abc"}
+    summary = {"final_accuracy": final, "best_five_accuracy": five_best, "rounds": 200, "seconds": 61.2}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "summary.json").write_text(json.dumps(summary | {"model_sha256": "f" * 64}))
+
+
+def test_a_line_for_each_run_by_the_papers_measure(tmp_path):
+    finish(tmp_path / "a", 3, 0.9479)
+    finish(tmp_path / "b", 4, 0.95, method="fedgen_reference+fedbn")
+    finish(tmp_path / "small", 5, 0.99, train_size=100)  # not at the paper's size
+    finish(tmp_path / "other", 3, 0.99, beta=0.7)  # in no paper's table
+    first, second = lines_of(tmp_path)
+    assert [first[key] for key in ("paper", "method", "seed", "accuracy", "final_accuracy")] == [
+        "FedPA table II", "fedpa", "3", "94.79", "90.00",
+    ]  # fmt: skip
+    assert (second["method"], second["git"], second["rounds"]) == ("fedgen", "abc", "200")
+
+
+def test_a_later_run_of_the_same_cell_and_seed_wins(tmp_path):
+    finish(tmp_path / "a", 3, 0.9)
+    finish(tmp_path / "later", 3, 0.8)
+    earlier, later = (lines_of(tmp_path / name) for name in ("a", "later"))
+    assert [line["accuracy"] for line in merged(earlier, later)] == ["80.00"]
+
+
+def test_the_table_has_means_and_marks_what_is_beyond_a_standard_deviation(tmp_path):
+    for seed, five_best in ((3, 0.94), (4, 0.96)):
+        finish(tmp_path / f"fedpa-{seed}", seed, five_best)
+    finish(tmp_path / "fedavg", 3, 0.93, method="fedbn")
+    rows = markdown(merged([], lines_of(tmp_path))).splitlines()[2:]
+    # √((1² + 1²) / 1) = 1.41; the papers' 88.87 ± 2.19 and 94.79 ± 0.18.
+    assert rows == [
+        "| FedPA table II | mnist, dirichlet 0.1 | fedavg | 88.87 ± 2.19 | 93.00 | **+4.13** | 3 |",
+        "| FedPA table II | mnist, dirichlet 0.1 | fedpa | 94.79 ± 0.18 | 95.00 ± 1.41 | **+0.21** | 3, 4 |",
+    ]
+
+
+def test_the_command_adds_to_what_is_kept(tmp_path, monkeypatch, capsys):
+    results, measured = tmp_path / "results.md", tmp_path / "measured.csv"
+    results.write_text("# Results\n\n<!-- papers -->\nold\n<!-- end of papers -->\n\nmore\n")
+    for seed in (3, 4):
+        finish(tmp_path / f"runs-{seed}" / "a", seed, 0.95)
+        words = ["papers", str(tmp_path / f"runs-{seed}"), "--measured", str(measured), "--results", str(results)]
+        monkeypatch.setattr("sys.argv", words)
+        main()
+    assert [line["seed"] for line in read(measured)] == ["3", "4"]
+    text = results.read_text()
+    assert "| 95.00 ± 0.00 | **+0.21** | 3, 4 |" in text
+    assert "old" not in text
+    assert text.endswith("more\n")
+    assert "FedPA table II" in capsys.readouterr().out

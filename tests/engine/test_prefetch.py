@@ -1,0 +1,49 @@
+"""The next clients' pixels are uploaded while the current ones train; with a stand-in for CUDA's second stream."""
+
+import numpy as np
+import pytest
+import torch
+
+from raysim.engine import client_work
+from raysim.engine.prefetch import Prefetch
+from tests.simulate import comparable, simulate
+
+
+class Side:
+    """Notes what is asked of it."""
+
+    def __init__(self):
+        self.log = []
+
+    def upload(self, array):
+        self.log.append("upload")
+        return torch.tensor(array)
+
+    def join(self, tensors):
+        self.log.append("join")
+
+
+@pytest.mark.parametrize("fuse", [1, 4])
+def test_the_next_clients_are_uploaded_while_the_others_train(monkeypatch, fuse):
+    side = Side()
+    monkeypatch.setattr(client_work.Prefetch, "on", classmethod(lambda cls, device, read: cls(read, side)))
+    kind = "raysim.training.fused" if fuse > 1 else "raysim.engine.client_work"
+    module = __import__(kind, fromlist=["train"])
+    train = module.train
+    monkeypatch.setattr(module, "train", lambda *given: (side.log.append("train"), train(*given))[1])
+    result = simulate(rounds=1, active=8, fuse=fuse)
+    monkeypatch.undo()
+    assert comparable(result) == comparable(simulate(rounds=1, active=8, fuse=fuse))
+    if fuse == 1:  # all but the first are there before their turn
+        assert side.log == [*["upload"] * 2, "train", *["join", "upload", "upload", "train"] * 6, "join", "train"]
+    else:
+        assert side.log == [*["upload"] * 8, "train", *["join"] * 4, "train"]
+
+
+def test_what_was_not_taken_is_let_go():
+    prefetch = Prefetch(lambda client: (np.full(2, client), np.zeros(2)), Side())
+    prefetch.begin([1, 2])
+    prefetch.begin([3])
+    assert list(prefetch.ahead) == [3]
+    assert prefetch.take(3)[0].tolist() == [3, 3]
+    assert isinstance(prefetch.take(1)[0], np.ndarray)
