@@ -165,19 +165,19 @@ def test_what_fails_at_the_start_ends_the_run(tmp_path):
 def test_answers_go_to_the_run(tmp_path):
     """True, and nothing else, ends it; what on_result returns must fit into summary.json."""
     willing = Everything(answers={"on_round": True, "on_result": {"a": 1}})
-    assert call_all(Guarded(willing), tmp_path) == (True, {"a": 1})
-    assert call_all(Guarded(Everything(answers={"on_round": "an id"})), tmp_path) == (False, {})
+    assert call_all(Guarded(willing), tmp_path) == (f"--callback {__name__}:Everything ended the run", {"a": 1})
+    assert call_all(Guarded(Everything(answers={"on_round": "an id"})), tmp_path) == (None, {})
     for wrong in ({"a": object()}, 7):
         guarded, said = Guarded(Everything(answers={"on_result": wrong})), []
         guarded.complain = said.append
-        assert call_all(guarded, tmp_path) == (False, {})
+        assert call_all(guarded, tmp_path) == (None, {})
         assert len(said) == 1
 
 
 def test_hooks_that_are_missing_are_left_out(tmp_path):
     guarded = Guarded(object())
     guarded.complain = pytest.fail
-    assert call_all(guarded, tmp_path) == (False, {})
+    assert call_all(guarded, tmp_path) == (None, {})
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("tensorboard"), reason="tensorboard is not installed: pip install it")

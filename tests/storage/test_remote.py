@@ -180,6 +180,7 @@ def test_a_store_that_takes_nothing_is_one_line_before_the_first_round(port, her
     proxy.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["deny", "cut"])
 def test_a_store_that_fails_later_ends_the_run_and_it_goes_on_when_the_store_is_back(port, expected, tmp_path, how):
     address = f"s3://lab/later-{how}/run"
