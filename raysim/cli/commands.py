@@ -113,7 +113,7 @@ def plan(words: Words) -> None:
 
 
 def doctor(words: Words) -> None:
-    """`doctor`: what the cluster has, and whether every device of it trains right and repeatably."""
+    """`raysim doctor`: what the cluster has, and whether every device of it trains right and repeatably."""
     if words:
         raise InputError(f"doctor takes no settings, and was given '{words[0]}'")
     from raysim.engine.ray_runner import cluster
