@@ -80,7 +80,7 @@ def trained(device: torch.device) -> np.ndarray:
 
 
 def _model(device: torch.device) -> FlatModel:
-    return FlatModel(models.build(SETTINGS["model"], SHAPE, CLASSES, 7).eval(), device)
+    return FlatModel(models.build("hfmds-cnn", SHAPE, CLASSES, 7).eval(), device)
 
 
 def facts_of(device: torch.device) -> dict[str, str]:

@@ -121,7 +121,7 @@ class FedPA(Part):
         if "generator" in broadcast and (weight := self.at("lambda_ge", t)):
             made = zip(*(next(client.scratch[self.name]["made"]) for client in clients), strict=True)
             generated, labels = map(torch.stack, made)
-            share = generated.new_full(labels.shape, 1 / labels.shape[1])
+            share = torch.full(labels.shape, 1 / labels.shape[1], device=labels.device)
             terms.append(weight * cross_entropies(step.model.head(generated), labels, share))
         if "prototypes" in broadcast and (weight := self.at("lambda_po", t)):
             distances = self.distance(step.real_features, step.real_y, broadcast["prototypes"], broadcast["known"])

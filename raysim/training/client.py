@@ -221,7 +221,9 @@ def train(client: Client) -> dict[str, float]:
         terms |= add_pulls(client)
         optimizer.step()
         for name, term in terms.items():
-            reported.setdefault(name, []).append(term.detach())
+            # A graph writes its outputs again in the next step.
+            kept = term.detach().clone() if client.config.compile == "cuda-graphs" else term.detach()
+            reported.setdefault(name, []).append(kept)
     module.eval()
     return {name: math.fsum(torch.stack(values).tolist()) / client.steps for name, values in reported.items()}
 

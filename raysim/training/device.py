@@ -104,7 +104,11 @@ def autocast(config: RunConfig, device: torch.device) -> torch.autocast:
 
 
 def compiled(function: Callable, config: RunConfig, device: torch.device) -> Callable:
-    """The function, compiled as --compile says, once per actor: all batches but an epoch's last have one shape."""
+    """The forward pass of a local step, compiled as --compile says, for whole batches.
+
+    Others, such as an epoch's last, run as they are. So what is compiled depends on the configuration and the data:
+    torch compiles the first eight shapes only, and these would depend on which clients an actor saw first.
+    """
     if config.compile == "no":
         return function
     if config.compile == "cuda-graphs" and device.type != "cuda":
@@ -112,7 +116,8 @@ def compiled(function: Callable, config: RunConfig, device: torch.device) -> Cal
     if device.type == "cpu" and not any(map(shutil.which, ("g++", "clang++", "c++"))):
         raise InputError("--compile needs a C++ compiler on the CPU (g++), and there is none; leave it out")
     mode = "reduce-overhead" if config.compile == "cuda-graphs" else None
-    return torch.compile(function, mode=mode, dynamic=False)
+    fast = torch.compile(function, mode=mode, dynamic=False)
+    return lambda module, x, y: (fast if len(y) == config.batch_size else function)(module, x, y)
 
 
 def fingerprint(device: torch.device) -> dict[str, object]:

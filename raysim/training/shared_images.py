@@ -15,7 +15,7 @@ from raysim.tensors import pinned, to_device, upload_all
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MOST_OF_DEVICE = 0.25  # share of a GPU's memory that one shared dataset may take; a larger one stays on the host
+MOST_OF_DEVICE = 0.1  # share of a GPU's memory that a dataset may take in every actor; a larger one stays on the host
 BLOCK = 64  # local steps whose images are gathered on the host and uploaded at once, if the dataset stays there
 
 
@@ -49,7 +49,7 @@ class SharedImages:
 
     def rows(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         """The images in these rows with their labels, on the device."""
-        ((x, y),) = self.batches([rows])
+        ((x, y),) = self.batches([rows]) if "whole" in self.__dict__ else self._from_host([rows])
         return x, y
 
     def batches(self, rows: Sequence[np.ndarray]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

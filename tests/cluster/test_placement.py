@@ -18,7 +18,7 @@ def test_eight_actors_sit_two_on_each_of_four_gpus():
     plan = make_plan(config, cluster.nodes(), client_bytes=2**20)
     pool = RayRunner(plan, config)
     simulate(blobs(train=800), pool, clients=100, active=10, actors=8, rounds=1)
-    assert [pool.gpus.count([gpu]) for gpu in range(4)] == [2, 2, 2, 2]
+    assert [pool.gpus.count([str(gpu)]) for gpu in range(4)] == [2, 2, 2, 2]
     assert pool.server_gpus == pool.gpus[0]
     assert "2 per GPU on 4 GPUs" in plan.describe()
 

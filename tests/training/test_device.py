@@ -8,6 +8,8 @@ from raysim.errors import InputError, RaysimError
 from raysim.training import device
 from tests.simulate import SYNTHESIS, comparable, configure, simulate
 
+CPU = torch.device("cpu")
+
 
 def apart(one, other) -> float:
     """How far two final models are from each other, relative to how long they are."""
@@ -59,3 +61,15 @@ def test_the_host_is_no_part_of_a_gpus_fingerprint(monkeypatch):
     assert (found["device"], found["capability"], found["rocm"]) == ("A100", "8.0", "6.2")
     assert not {"cpu", "machine", "threads"} & found.keys()
     assert device.fingerprint(torch.device("cpu")).keys() >= {"cpu", "machine", "threads"}
+
+
+def test_only_whole_batches_are_compiled(monkeypatch):
+    """Which shapes are depends on the configuration alone, not on what an actor saw first."""
+    seen = []
+    monkeypatch.setattr(torch, "compile", lambda function, **_: lambda *given: (seen.append("compiled"), *given[1:]))
+    monkeypatch.setattr(device.shutil, "which", lambda name: name)
+    forward = device.compiled(lambda *given: (seen.append("as it is"), *given[1:]), configure(compile="yes"), CPU)
+    for size in (8, 3, 8, 20):  # --batch-size is 8
+        forward(None, torch.zeros(size), torch.zeros(size))
+    forward(None, torch.zeros(16), torch.zeros(8))  # with images that a method adds
+    assert seen == ["compiled", "as it is", "compiled", "as it is", "compiled"]
