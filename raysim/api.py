@@ -48,7 +48,7 @@ def resume(path: str | PathLike[str], *, progress: bool = True, **settings: Any)
 
     It has its own settings; give those that say where and how to run it, and the objects that it was given.
     """
-    return _run(single_run.to_resume(Path(path), _plain(settings), CALL), progress)
+    return _run(single_run.to_resume(str(path), _plain(settings), CALL), progress)
 
 
 def plan(**settings: Any) -> Plan:
@@ -156,7 +156,7 @@ def _run(config: RunConfig, progress: bool) -> Run:
     return _opened(path, config)
 
 
-def _opened(path: Path, config: RunConfig) -> Run:
+def _opened(path: Path | str, config: RunConfig) -> Run:
     return open_run(path, model=config.model if isinstance(config.model, Given) else None)
 
 

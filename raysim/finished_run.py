@@ -8,6 +8,7 @@ from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import finalize
 
 from raysim import definitions, models
 from raysim.data.images import decode
@@ -16,6 +17,7 @@ from raysim.engine.round_metrics import RoundMetrics
 from raysim.errors import InputError
 from raysim.settings import Given
 from raysim.storage.formats import DamagedFile
+from raysim.storage.remote import Mirror, is_remote
 from raysim.storage.run_reader import read_run
 
 if TYPE_CHECKING:
@@ -42,6 +44,11 @@ class Run:
 
     def __init__(self, path: str | PathLike[str], model: Given | None = None):
         """`model`: the own model that the run was given in Python, if it was, to build it again."""
+        if is_remote(where := str(path)):
+            mirror = Mirror(where)
+            finalize(self, mirror.discard)
+            mirror.fetch()
+            path = mirror.folder
         self._read = read_run(path)
         self._model = model
         self.path = self._read.path

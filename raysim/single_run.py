@@ -47,13 +47,13 @@ from raysim.storage.checkpoint_writer import CheckpointWriter
 from raysim.storage.checkpoints import Checkpoints
 from raysim.storage.formats import read_config
 from raysim.storage.lease import held
+from raysim.storage.remote import Mirror, is_remote, place_of, readable
 from raysim.storage.run_directory import (
     Recorder,
     RunDirectory,
     check_directory,
     check_sources,
     finished_run,
-    run_directory,
 )
 
 
@@ -69,16 +69,21 @@ class Prepared:
     sources: dict[str, str]  # digests of what is the user's own, by setting: they decide the result like settings
 
 
-def run(config: RunConfig, reporter: Reporter | None = None) -> tuple[Path, dict[str, Any]]:
-    """Run a configuration; returns the run directory and the content of its summary.json."""
-    reporter = reporter or Reporter()
-    out = run_directory(config)
+def run(config: RunConfig, reporter: Reporter | None = None) -> tuple[Path | str, dict[str, Any]]:
+    """Run a configuration; returns the run directory, or its address in a store, and what its summary.json has."""
+    with place_of(config) as (out, mirror):
+        summary = run_at(config, out, reporter or Reporter(), mirror)
+    return mirror.uri if mirror else out, summary
+
+
+def run_at(config: RunConfig, out: Path, reporter: Reporter, mirror: Mirror | None = None) -> dict[str, Any]:
+    """Run a configuration in this folder, which may be the working copy of a run directory elsewhere."""
     if finished := finished_before(config, out, reporter):
-        return out, finished
-    end_of_process.run_directory = str(out)
+        return finished
+    end_of_process.run_directory = mirror.uri if mirror else str(out)
     reporter.say_settings(config.settings())
     started = time.perf_counter()
-    trackers = load_trackers(config.callback)
+    trackers = load_trackers(config.track, config.callback)
     inputs = [prepare(config)]  # in a list, so that the pixels can be let go of once they are stored
     prepared = described(config, *inputs[0])
     for note in prepared.notes:
@@ -90,11 +95,11 @@ def run(config: RunConfig, reporter: Reporter | None = None) -> tuple[Path, dict
         check_directory(config, out)  # again: until now another driver may have been at work there
         check_sources(config, out, prepared.sources)
         if finished := finished_before(config, out, reporter):
-            return out, finished
+            return finished
         with connected_runner(config, prepared, out, reporter) as (runner, plan):
-            directory = RunDirectory(out, config.resume, lease)
+            directory = RunDirectory(out, config.resume, lease, *([mirror.sync] if mirror else []))
             directory.extend(config)
-            reporter.say(f"run directory: {out}")
+            reporter.say(f"run directory: {mirror.uri if mirror else out}")
             data = store(config, *inputs.pop(), runner.put)
             release_memory()
             callbacks = Callbacks(listeners(config, directory, reporter, trackers, prepared=prepared, data=data))
@@ -121,19 +126,22 @@ def run(config: RunConfig, reporter: Reporter | None = None) -> tuple[Path, dict
                 raise
         summary |= times(started, setup)
         callbacks.on_end(summary)
-    return out, summary
+    return summary
 
 
-def to_resume(path: Path, given: dict[str, object], where: str) -> RunConfig:
+def to_resume(path: str, given: dict[str, object], where: str) -> RunConfig:
     """The configuration that goes on with a run: its own settings, and what is given `where` to run it.
 
     Objects that the run was given in Python have to be given again.
     """
-    if not (path / "config.json").exists():
-        raise InputError(f"resume: '{path}' is not a run directory; give the path a run printed")
-    source = str(path / "config.json")
-    layer = from_record(read_config(path)["settings"], source, given.get("method")) | {"overwrite": False}
-    return resolve([(source, layer), (where, given | {"resume": True, "out": str(path.resolve())})])
+    source = f"{path}/config.json"
+    with readable(path) as folder:
+        if not (folder / "config.json").exists():
+            raise InputError(f"resume: '{path}' is not a run directory; give the path a run printed")
+        recorded = read_config(folder)["settings"]
+    layer = from_record(recorded, source, given.get("method")) | {"overwrite": False}
+    out = path if is_remote(path) else str(folder.resolve())
+    return resolve([(source, layer), (where, given | {"resume": True, "out": out})])
 
 
 def without_driver_objects(config: RunConfig) -> RunConfig:
@@ -146,7 +154,8 @@ def finished_before(config: RunConfig, out: Path, reporter: Reporter) -> dict[st
     """The summary of a run that is resumed although it is finished; empty if there is something to do."""
     if summary := finished_run(config, out):
         why = f" ({summary['stopped']})" if summary.get("stopped") else ""
-        reporter.say(f"{out} is finished{why}: nothing to go on with")
+        where = config.out if is_remote(config.out) else out
+        reporter.say(f"{where} is finished{why}: nothing to go on with")
     return summary
 
 
@@ -317,7 +326,7 @@ def simulate(
     identity = {"settings": config.identity(), "data": data.digest(), "device": actors.fingerprints[0]}
     identity |= {"sources": sources} if sources else {}
     checkpoints = Checkpoints(directory.path / "checkpoints", identity | {"run": directory.token})
-    writer = CheckpointWriter(checkpoints, runner, runner.on_event, directory.synced_metrics)
+    writer = CheckpointWriter(checkpoints, runner, runner.on_event, directory.synced_metrics, directory.mirrored)
     checkpoint = writer.load() if config.resume else None
     history = directory.keep(checkpoint.round, checkpoint.metrics) if checkpoint else directory.keep(0)
     if checkpoint:

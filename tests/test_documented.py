@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from raysim.cli import main
-from raysim.experiments import grid
+from raysim.experiments import grid, search
 from tests.data.made import encoded, pixels, write_folder, write_parquet
 
 ROOT = Path(__file__).parents[1]
@@ -20,7 +20,7 @@ RUN = {
     "--rounds": "1", "--train-size": "60", "--test-size": "20", "--clients": "4", "--active": "2", "--hfmds.steps": "1",
     "--in-process": "true", "--local-epochs": "1",
 }  # fmt: skip
-MANY = ("compare", "sweep")
+MANY = ("compare", "search", "sweep")
 
 
 def documented() -> dict[str, list[str]]:
@@ -35,9 +35,12 @@ def smaller(words: list[str], folder: Path) -> list[str]:
     """The command on data made for it, with settings that take seconds."""
     places = {"path/to/data": "data", "DIR": "data", "path/to/folder": "folder", "RUN_DIR": "run"}
     words = [str(folder / places[word]) if word in places else word for word in words]
+    if words[0] == "resume" and "--rounds" in words:
+        words[words.index("--rounds") + 1] = "2"
     if words[0] not in ("run", *MANY) or "--help" in words:
         return words
-    settings = RUN | ({"--seeds": "0"} if words[0] in MANY else {})
+    few = {"search": {"--trials": "2"}, "run": {}}
+    settings = RUN | few.get(words[0], {"--seeds": "0"})
     if "hfmds" not in " ".join(words):
         settings = {key: value for key, value in settings.items() if key != "--hfmds.steps"}
     kept, drop = [], False
@@ -56,7 +59,7 @@ def place(tmp_path, monkeypatch):
         for split in ("train", "test"):
             write_parquet(tmp_path / f"data/{name}/{split}.parquet", images, [i % 10 for i in range(60)])
     write_folder(tmp_path / "folder/train", {"cat": 80, "dog": 80})
-    (tmp_path / "my_tracking.py").write_text("from raysim.observe.trackers import Callback as Mlflow\n")
+    (tmp_path / "my_tracking.py").write_text("from raysim.observe.trackers import Callback as Lines\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -69,6 +72,8 @@ def test_there_are_some():
 @pytest.mark.parametrize("command", [text for text, words in documented().items() if words[0] not in MANY])
 def test_it_runs(command, place):
     words = documented()[command]
+    if "--track" in words:
+        pytest.importorskip(words[words.index("--track") + 1])
     if "RUN_DIR" in words:
         assert main(smaller(["run", "--out", "RUN_DIR"], place)) == 0
     assert main(smaller(words, place)) == 0
@@ -77,7 +82,11 @@ def test_it_runs(command, place):
 @pytest.mark.parametrize("command", [text for text, words in documented().items() if words[0] in MANY])
 def test_many_runs_can_be_configured(command, place):
     kind, *words = smaller(documented()[command], place)
-    assert grid.from_words(kind, words).runs
+    if kind == "search":
+        pytest.importorskip("pandas")
+        assert search.from_lists(*grid.read(words)).grid.runs
+    else:
+        assert grid.from_words(kind, words).runs
 
 
 @pytest.mark.slow

@@ -45,6 +45,19 @@ def test_the_model_of_the_example_comes_back(small):
     assert type(small[0].model()).__name__ == "Net"
 
 
+def test_the_search_of_the_example_finds_a_best_trial(monkeypatch, tmp_path, capsys):
+    pytest.importorskip("ray.tune")
+    real = raysim.search
+
+    def search(**settings):
+        small = {key: value for key, value in SMALL.items() if key != "rounds"} | {"rounds": 1, "trials": 2}
+        return real(**settings | small | {"train_size": 60, "test_size": 20, "out": tmp_path / "search"})
+
+    monkeypatch.setattr(raysim, "search", search)
+    runpy.run_path(str(EXAMPLES / "search.py"), run_name="__main__")
+    assert "best " in capsys.readouterr().out.splitlines()[-1]
+
+
 def test_the_data_of_the_example_is_learnt(tmp_path):
     sys.path.insert(0, str(ROOT))
     try:

@@ -84,7 +84,7 @@ def run(words: Words, defaults: dict[str, object] | None = None, beside: str | N
         Reporter().say(
             f"side by side after {config.rounds} rounds, same seed and clients: {config.method} "
             f"{100 * summary['final_accuracy']:.2f} %, {beside} {100 * baseline['final_accuracy']:.2f} %\n"
-            f"report: {out / 'report.html'}"
+            f"report: {out}/report.html"
         )
 
 
@@ -97,7 +97,7 @@ def resume(words: Words) -> None:
 
     if not words:
         raise InputError("resume: say which run; give the path a run printed")
-    _run_one(to_resume(Path(words[0]), from_command_line(words[1:]), "command line"))
+    _run_one(to_resume(words[0], from_command_line(words[1:]), "command line"))
 
 
 def plan(words: Words) -> None:
@@ -172,7 +172,7 @@ def _first_line(part: type) -> str:
     return next(iter((inspect.getdoc(part) or "").splitlines()), part.__name__)
 
 
-def _run_one(config: RunConfig) -> tuple[Path, dict[str, Any]]:
+def _run_one(config: RunConfig) -> tuple[Path | str, dict[str, Any]]:
     from raysim.single_run import run
 
     reporter = Reporter()
@@ -181,7 +181,7 @@ def _run_one(config: RunConfig) -> tuple[Path, dict[str, Any]]:
     reporter.say(
         f"done: accuracy {100 * summary['final_accuracy']:.2f} % (best {100 * summary['best_accuracy']:.2f} %) "
         f"after {summary['rounds']} rounds in {duration(summary['seconds'])}{ended}\n"
-        f"model sha256 {summary['model_sha256']}\nreport: {out / 'report.html'}"
+        f"model sha256 {summary['model_sha256']}\nreport: {out}/report.html"
     )
     return out, summary
 

@@ -168,6 +168,10 @@ class RunConfig(_PartitionSettings):
     metrics: bool = setting(
         True, "report the run's figures as Ray metrics, for Prometheus and Grafana", decides_result=False
     )
+    track: str | None = setting(
+        None, "trackers to write to, joined by commas: mlflow, tensorboard, wandb (docs/tracking.md)",
+        decides_result=False,
+    )  # fmt: skip
     callback: str | None = setting(
         None, "MODULE:CLASS to call at the start, every round and the end (docs/tracking.md); several joined by commas",
         decides_result=False, own=True,

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType, SimpleNamespace
 from typing import NoReturn
 
 import psutil
@@ -16,6 +17,8 @@ from raysim.engine.ending import ending
 
 # Until the process is ended by force. An orderly end takes 3 s, but an interrupt can be lost inside Ray.
 FORCE_SECONDS = 20.0
+
+AGAIN_SECONDS = 0.2  # until the main thread is told again of a signal that it has not heard
 
 TERMINATED = signal.SIGUSR2  # what the main thread gets for SIGTERM
 
@@ -41,8 +44,8 @@ def interrupted_line(run_directory: str | None = None) -> str:
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Makes SIGINT and SIGTERM (`ray job stop`, batch systems) raise KeyboardInterrupt; they always end the process."""
-    handlers = [(kind, signal.getsignal(kind)) for kind in (signal.SIGINT, TERMINATED)]
-    signal.signal(TERMINATED, signal.default_int_handler)
+    handlers = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, TERMINATED)}
+    main_thread = SimpleNamespace(heard=False)  # no lock: handlers may interrupt each other
     ending.begin()
     before = psutil.Process().children(recursive=True)
     seen, seeing = os.pipe()
@@ -56,15 +59,25 @@ def interruptible() -> Iterator[None]:
         else:
             earlier_hook(lost)
 
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        told_again = signum == TERMINATED and main_thread.heard
+        in_hook = frame and frame.f_code is unraisable.__code__  # where what is raised is lost: it comes again
+        if not (told_again or in_hook):
+            main_thread.heard = True
+            raise KeyboardInterrupt
+
     earlier_hook, sys.unraisablehook = sys.unraisablehook, unraisable
+    for kind, handler in handlers.items():
+        if kind == TERMINATED or handler == signal.default_int_handler:  # a shell's background jobs ignore SIGINT
+            signal.signal(kind, interrupt)
     try:
         with _sigterm_told_to_main_thread():
-            threading.Thread(target=_watch, args=(seen, before), daemon=True).start()
+            threading.Thread(target=_watch, args=(seen, main_thread, before), daemon=True).start()
             yield
     finally:
         sys.unraisablehook = earlier_hook
         signal.set_wakeup_fd(earlier)
-        for kind, handler in handlers:
+        for kind, handler in handlers.items():
             signal.signal(kind, handler)
         os.close(seeing)
 
@@ -72,7 +85,7 @@ def interruptible() -> Iterator[None]:
 def ignore_interrupts() -> None:
     """Until `interruptible` ends, interrupts do nothing but limit the time: how the command ends is decided."""
     for kind in (signal.SIGINT, TERMINATED):
-        if signal.getsignal(kind) == signal.default_int_handler:  # a shell's background jobs ignore SIGINT anyway
+        if callable(signal.getsignal(kind)):
             signal.signal(kind, lambda signum, frame: None)
 
 
@@ -106,20 +119,25 @@ def _sigterm_told_to_main_thread() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
 
 
-def _watch(seen: int, before: list[psutil.Process]) -> None:
-    """Read the signals as they come: raise a lost one again, and end the process some time after the first."""
+def _watch(seen: int, main_thread: SimpleNamespace, before: list[psutil.Process]) -> None:
+    """Read the signals as they come: see that the main thread hears them, and end the process after some time."""
     until: float | None = None
     main = threading.main_thread().ident or 0
-    while select.select([seen], [], [], None if until is None else max(0.0, until - time.monotonic()))[0]:
-        byte = os.read(seen, 1)
-        if not byte:
-            return os.close(seen)
-        if byte == LOST:
-            time.sleep(0.05)  # until the main thread has left the place
+    while until is None or time.monotonic() < until:
+        pause = None if until is None else max(0.0, until - time.monotonic())
+        if pause is not None and not main_thread.heard:
+            pause = min(pause, AGAIN_SECONDS)
+        if select.select([seen], [], [], pause)[0]:
+            byte = os.read(seen, 1)
+            if not byte:
+                return os.close(seen)
+            if byte == LOST:
+                main_thread.heard = False
+            elif until is None and byte[0] in (signal.SIGINT, TERMINATED):
+                ending.interrupt()
+                until = time.monotonic() + FORCE_SECONDS
+        elif not main_thread.heard:  # it was lost, or came right before a system call, which it did not end
             signal.pthread_kill(main, TERMINATED)
-        elif byte[0] in (signal.SIGINT, TERMINATED):
-            ending.interrupt()
-            until = until or time.monotonic() + FORCE_SECONDS
     say_last(interrupted_line())
     end_now(130, before)
 

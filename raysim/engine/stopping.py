@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from raysim.settings import Given
+
 if TYPE_CHECKING:
     from raysim.config import RunConfig
     from raysim.engine.round_metrics import RoundMetrics
@@ -28,4 +30,5 @@ def reason_to_stop(config: RunConfig, history: Sequence[RoundMetrics]) -> str:
 
 def length_settings(config: RunConfig) -> dict[str, Any]:
     """The settings that decide how long a run is: what was ended under one set of them may go on under another."""
-    return {key: getattr(config, key) for key in (*config.LENGTH, "callback")}
+    callback = None if isinstance(config.callback, Given) else config.callback  # as it is recorded
+    return {key: getattr(config, key) for key in config.LENGTH} | {"callback": callback}

@@ -17,6 +17,7 @@ from raysim.engine.stopping import length_settings
 from raysim.errors import InputError
 from raysim.experiments.sweeps import SWEEPS, Axis, Sweep
 from raysim.settings import flag, nearest
+from raysim.storage.remote import is_remote
 from raysim.storage.run_directory import finished_run, results_folder
 
 # Flags of these commands that take several values. All settings of a run are flags too.
@@ -171,6 +172,10 @@ def _grid(name: str, sweep: Sweep, flags: dict[str, object], seeds: list[str] | 
     command = name.partition("-")[0]
     flags = dict(flags)
     out, at_once = take(flags, "out"), _count(take(flags, "at_once"))
+    if is_remote(out):
+        raise InputError(
+            f"{command}: --out {out}: many runs are kept in a folder of this machine, or a shared one; give one"
+        )
     flags.pop("resume", None)  # every run of a grid is resumed
     if flags.pop("overwrite", "false") != "false":
         raise InputError(f"{command} goes on with what is there; to begin anew give another --out")

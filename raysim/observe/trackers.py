@@ -1,34 +1,51 @@
-"""Experiment trackers: TensorBoard, and the classes that users name with `--callback` (docs/tracking.md)."""
+"""Experiment trackers: those with a name (`--track`), and classes of users' own (`--callback`); docs/tracking.md."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import json
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raysim import discovery
 from raysim.engine.callbacks import Callback
 from raysim.engine.round_metrics import RoundMetrics
 from raysim.errors import InputError, RaysimError
-from raysim.settings import Given
+from raysim.observe import tracking
+from raysim.observe.figures import figures
+from raysim.settings import Given, nearest
 
 if TYPE_CHECKING:
     from raysim.engine.simulation import Result
 
-__all__ = ["Callback", "Guarded", "TensorBoard", "figures", "load_trackers"]
+__all__ = ["Callback", "Guarded", "figures", "load_trackers"]
 
 
-def load_trackers(names: str | None) -> list[Guarded]:
-    """The callbacks of `--callback MODULE:CLASS,…`, each guarded, after TensorBoard's if that is installed."""
-    callbacks: list[Callback] = [TensorBoard()] if importlib.util.find_spec("tensorboard") else []
-    if isinstance(names, Given):  # objects, given in Python
-        callbacks += names.value
-    else:
-        callbacks += [_make(name.strip()) for name in names.split(",")] if names else []
-    return [Guarded(callback) for callback in callbacks]
+def load_trackers(track: str | None, callback: str | None) -> list[Guarded]:
+    """The trackers of `--track NAME,…` and the callbacks of `--callback MODULE:CLASS,…`, each guarded.
+
+    TensorBoard's is among them wherever that is installed.
+    """
+    names = [name.strip() for name in track.split(",")] if track else []
+    if "tensorboard" not in names and importlib.util.find_spec("tensorboard"):
+        names.insert(0, "tensorboard")
+    trackers = [Guarded(_named(name), f"--track {name}") for name in dict.fromkeys(names)]
+    if isinstance(callback, Given):  # objects, given in Python
+        return trackers + [Guarded(each) for each in callback.value]
+    return trackers + ([Guarded(_make(name.strip())) for name in callback.split(",")] if callback else [])
+
+
+def _named(name: str) -> Callback:
+    """The tracker of this name: the class in its file."""
+    known = discovery.files(tracking.__path__)
+    if name not in known:
+        listed = ", ".join(known)
+        raise InputError(f"--track: unknown tracker '{name}'{nearest(name, known, f'; there are {listed}')}")
+    if not importlib.util.find_spec(name):
+        raise InputError(f"--track {name} needs the package {name}: pip install 'raysim[{name}]'")
+    return discovery.the_class(importlib.import_module(f"{tracking.__name__}.{name}"), Callback)()
 
 
 def _make(name: str) -> Callback:
@@ -41,15 +58,6 @@ def _make(name: str) -> Callback:
         raise InputError(f"--callback {name}: {type(error).__name__}: {error}") from error
 
 
-def figures(line: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a round by name, without its number and format; those of a dict in it as `terms/fedprox`."""
-    flat = {key: value for key, value in line.items() if key not in ("format", "round")}
-    for key, value in line.items():
-        if isinstance(value, dict):
-            flat |= {f"{key}/{name}": inner for name, inner in value.items()}
-    return {name: float(value) for name, value in flat.items() if isinstance(value, int | float)}
-
-
 class Guarded(Callback):
     """A user's callback, guarded so that its errors do not end the run.
 
@@ -57,8 +65,9 @@ class Guarded(Callback):
     once through `complain`, and the callback gets no further calls but `close`. Hooks it does not have are left out.
     """
 
-    def __init__(self, callback: Callback):
-        self.callback = callback
+    def __init__(self, callback: Callback, name: str = ""):
+        kind = type(callback)
+        self.callback, self._name = callback, name or f"--callback {kind.__module__}:{kind.__name__}"
         self.complain: Callable[[str], None] = lambda text: None  # raysim/single_run.py sets it
         self.dropped = False
 
@@ -113,38 +122,3 @@ class Guarded(Callback):
     def _describe(self, hook: str, error: Exception) -> str:
         reason = " ".join(str(error).split())
         return f"{self._name}.{hook}: {type(error).__name__}: {reason}"
-
-    @property
-    def _name(self) -> str:
-        kind = type(self.callback)
-        return f"--callback {kind.__module__}:{kind.__name__}"
-
-
-class TensorBoard(Callback):
-    """Event files in `tensorboard/` of the run directory, where the package `tensorboard` is installed."""
-
-    def __init__(self) -> None:
-        self.writer: Any = None
-        self.last = 0  # the round that was written last
-
-    def on_start(self, settings: dict[str, Any], out: Path) -> None:
-        from tensorboard.compat.proto import event_pb2, summary_pb2
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-        self.event, self.session, self.summary = event_pb2.Event, event_pb2.SessionLog, summary_pb2.Summary
-        self.writer = EventFileWriter(str(out / "tensorboard"))
-
-    def on_round(self, metrics: RoundMetrics) -> None:
-        if not self.last or metrics.round <= self.last:  # earlier values of this round and later ones are void
-            self._write(metrics.round, session_log=self.session(status=self.session.START))
-        self.last = metrics.round
-        values = [self.summary.Value(tag=name, simple_value=value) for name, value in figures(metrics).items()]
-        self._write(metrics.round, summary=self.summary(value=values))
-        self.writer.flush()
-
-    def close(self) -> None:
-        if self.writer:
-            self.writer.close()
-
-    def _write(self, step: int, **content: Any) -> None:
-        self.writer.add_event(self.event(wall_time=time.time(), step=step, **content))

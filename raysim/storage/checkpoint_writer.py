@@ -19,7 +19,8 @@ class ObjectStore(Protocol):
 class CheckpointWriter:
     """Writes one checkpoint at a time; the next waits for it, and raises its error if there was one.
 
-    `synced_metrics(rounds)` makes sure that the metrics of so many rounds are on the disk and gives their digest.
+    `synced_metrics(rounds)` makes sure that the metrics of so many rounds are on the disk and gives their digest;
+    `saved` is called after each checkpoint.
     """
 
     def __init__(
@@ -28,9 +29,10 @@ class CheckpointWriter:
         runner: ObjectStore,
         on_event: Callable[..., None],
         synced_metrics: Callable[[int], str] = lambda rounds: "",
+        saved: Callable[[], None] = lambda: None,
     ):
         self.checkpoints, self.runner = checkpoints, runner
-        self.on_event, self.synced_metrics = on_event, synced_metrics
+        self.on_event, self.synced_metrics, self.saved = on_event, synced_metrics, saved
         self.task: BackgroundTask | None = None
 
     def save(
@@ -62,6 +64,7 @@ class CheckpointWriter:
             of_clients |= {client: several[client] for client in clients}
         tables = {part: (since[part], self.runner.get(reference)) for part, reference in shared.items()}
         self.checkpoints.save(t, server, of_clients, tables, self.synced_metrics(t), begun, stopped)
+        self.saved()
 
     def wait(self) -> None:
         """Wait until the last checkpoint is on the disk, and raise its error if there was one."""

@@ -61,6 +61,10 @@ class Owner:
         except (TypeError, ValueError, RecursionError):
             return None
 
+    def is_alive(self) -> bool | None:
+        """Whether the process is there; None if it cannot be looked up from here."""
+        return _started(self.pid) == self.started if self.place and self.place == _place() else None
+
     def __str__(self) -> str:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
         return f"process {self.pid} on {self.host}, since {since}"
@@ -210,8 +214,8 @@ def _end_of_chain(folder: Path, now: float) -> Path:
         raise InputError(f"{path} is a directory, and should be a file of raysim's; remove it if no driver works there")
     while (content := _read(path)) is not None:
         owner = Owner.read(content)
-        if owner and owner.place and owner.place == _place():
-            if _started(owner.pid) == owner.started:
+        if owner and (here := owner.is_alive()) is not None:
+            if here:
                 raise InputError(f"{folder} is in use by {owner}; wait for it or end it, or choose another directory")
         elif now - path.stat().st_mtime < STALE_SECONDS:
             raise InputError(

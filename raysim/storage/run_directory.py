@@ -9,6 +9,7 @@ import platform
 import secrets
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,10 +122,14 @@ class RunDirectory:
     """Writes the files of one run. Without `resume`, files of an earlier run are removed first.
 
     `lease` is the one under which that happens. Without it nobody else may know of the directory, as in tests.
+    `mirrored` is called whenever what is written makes a whole that should reach the store of which this is a copy.
     """
 
-    def __init__(self, path: Path, resume: bool = False, lease: Lease | None = None):
-        self.path, self.lease = path, lease
+    def __init__(
+        self, path: Path, resume: bool = False, lease: Lease | None = None,
+        mirrored: Callable[[], None] = lambda: None,
+    ):  # fmt: skip
+        self.path, self.lease, self.mirrored = path, lease, mirrored
         self.token = secrets.token_hex(8)  # by which the run knows its checkpoints from others'
         self.rounds = 0  # in metrics.jsonl
         self.digests = [hashlib.sha256()]  # of its first 0, 1, 2 … lines
@@ -157,6 +162,7 @@ class RunDirectory:
         """Write config.json: the settings, what the run was started from, and further facts about it."""
         start = {"format": CONFIG_FORMAT, "run": self.token, "settings": config.settings(), "versions": versions()}
         write_atomically(self.path / "config.json", to_json(start | {"git": git_commit()} | facts))
+        self.mirrored()
 
     def write_metrics(self, metrics: RoundMetrics) -> None:
         """Append the round's line to metrics.jsonl; where the round is repeated, in place of its earlier line."""

@@ -276,13 +276,3 @@ def test_the_driver_needs_no_torch(tmp_path):
 def test_neither_import_nor_help_loads_torch_or_ray(code):
     loaded = f"import sys; {code}; sys.exit(bool({{'torch', 'ray', 'numpy'}} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", loaded], cwd=ROOT, stdout=subprocess.DEVNULL).returncode == 0
-
-
-def test_a_public_name_is_what_it_says():
-    import raysim
-    from raysim.single_run import run
-
-    assert raysim.run is run
-    assert all(getattr(raysim, name) is not None for name in raysim.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = raysim.nothing

@@ -4,7 +4,7 @@ from raysim.config import RunConfig, resolve
 
 OPERATIONAL = {
     "data", "download", "actors", "actor_per_client", "gpu_fraction", "in_process", "tsne", "privacy", "measures",
-    "feature_kl", "metrics", "callback", "profile", "client_timeout", "watchdog", "checkpoint_every", "resume",
+    "feature_kl", "metrics", "callback", "track", "profile", "client_timeout", "watchdog", "checkpoint_every", "resume",
     "out", "overwrite",
 }  # fmt: skip
 

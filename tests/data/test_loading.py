@@ -34,7 +34,7 @@ def test_a_name_like_no_other():
 
 
 def test_paths(tmp_path, monkeypatch):
-    write_folder(tmp_path / "mine", {"a": 6})
+    write_folder(tmp_path / "mine", {"a": 6, "b": 6})
     monkeypatch.chdir(tmp_path)
     for name in ("mine", "./mine", "mine/", str(tmp_path / "mine")):
         assert load(name).name == "mine"
@@ -79,7 +79,7 @@ def test_parts_of_a_dataset(tmp_path):
 def test_torch_is_not_imported(tmp_path):
     """The driver stays small: only torchvision's own layouts of CIFAR, SVHN and CelebA need torch."""
     write_idx_set(tmp_path / "MNIST/raw")
-    write_folder(tmp_path / "folder", {"a": 6})
+    write_folder(tmp_path / "folder", {"a": 6, "b": 6})
     write_parquet(tmp_path / "cifar10/train.parquet", [encoded(x) for x in pixels(12)], [0, 1] * 6)
     script = f"""
 import sys

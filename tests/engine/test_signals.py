@@ -127,9 +127,9 @@ from raysim.engine.signals import leave
 def run(words):
     handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda signum: os._exit(99))
     ctypes.CDLL(None).signal(signal.SIGTERM, handler)  # as a library may, unknown to Python
-    for _ in range(3):
-        os.kill(os.getpid(), signal.SIGTERM)
     try:
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(30)
     finally:
         os.kill(os.getpid(), signal.SIGTERM)

@@ -5,11 +5,13 @@ import pytest
 import torch
 from torch import nn
 
+from raysim.engine import client_work
+from raysim.engine.failures import ClientFailure
 from raysim.engine.in_process import InProcess
 from raysim.engine.round_metrics import RoundMetrics
 from raysim.engine.simulation import Simulation
 from raysim.observe.progress import round_line
-from raysim.training.client import Client
+from raysim.training.client import Client, train
 from tests.data.dealing import partition
 from tests.simulate import blobs, comparable, configure, federated, simulate
 
@@ -174,3 +176,34 @@ def test_drop_last_leaves_out_smaller_batches_unless_there_is_no_other(samples, 
     for epoch in range(0, 4, per_epoch):
         drawn = np.concatenate(batches[epoch : epoch + per_epoch]).tolist()
         assert len(set(drawn)) == len(drawn)
+
+
+def test_operations_are_counted_once_after_the_last_round_and_outside_its_time(monkeypatch):
+    """The typical client trains once more for it, with the state it had; nothing else of that is kept."""
+    counting, trained = [], []
+    original = Simulation.count_operations
+
+    def noting(self, typical, cohort, metrics):
+        counting.append((metrics.round, metrics.seconds, dict(typical.states)))
+        return original(self, typical, cohort, metrics)
+
+    monkeypatch.setattr(Simulation, "count_operations", noting)
+    monkeypatch.setattr(client_work, "train", lambda client: trained.append((client.t, client.id)) or train(client))
+    result = simulate(method="moon", rounds=3, active=10)
+    ((last, seconds, states),) = counting
+    (again,) = {each for each in trained if trained.count(each) > 1}
+    assert (last, again[0], list(states)) == (3, 3, [again[1]])
+    assert len(trained) == 3 * 10 + 1
+    assert result.history[-1].seconds == seconds > 0  # taken before
+    assert [bool(metrics.gflops) for metrics in result.history] == [False, False, True]
+    monkeypatch.setattr(Simulation, "count_operations", lambda *ignored: None)
+    without = simulate(method="moon", rounds=3, active=10)
+    assert without.model_sha256 == result.model_sha256
+
+
+def test_a_batch_of_one_with_batch_norm_names_the_way_out():
+    dataset = blobs(shape=(1, 28, 28))
+    settings = {"model": "fedpa-cnn", "rounds": 1, "clients": 3, "active": 3, "partition": "iid", "batch_size": 3}
+    with pytest.raises(ClientFailure, match="a batch has one sample: --drop-last leaves out a last one"):
+        simulate(dataset, on_client_error="stop", **settings)
+    assert simulate(dataset, drop_last=True, **settings).history[0].accuracy is not None

@@ -10,6 +10,7 @@ from raysim import methods
 from raysim.config import from_command_line, load_layers, resolve
 from raysim.config.presets import PRESETS
 from raysim.engine.ray_runner.plan import Node
+from raysim.engine.stopping import length_settings
 from raysim.errors import InputError
 from raysim.experiments import grid
 from raysim.experiments.scheduler import flags, locked, merged, units
@@ -118,7 +119,7 @@ def test_every_sweep_has_rows_that_differ_and_the_papers_figures_belong_to_some(
     if (preset := SWEEPS[name].base["preset"]) not in PRESETS or not wanted <= {"", *methods.names()}:
         pytest.skip(f"no preset {preset}, or one of {wanted} is missing")
     runs = grid.from_words("sweep", [name]).runs
-    identities = [str(run.config.identity()) for run in runs]
+    identities = [str(run.config.identity() | length_settings(run.config)) for run in runs]
     assert len(set(identities)) == len(runs) > 1
     assert SWEEPS[name].paper.keys() <= {run.row for run in runs}
 

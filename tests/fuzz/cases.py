@@ -37,7 +37,7 @@ NASTY = [
 
 def settings_case(draw: random.Random, folder: Path) -> list[str]:
     """A tiny run of one or two methods, with some of its settings replaced by others, sound or not."""
-    names = draw.sample([name for name in methods.names() if name != "fmds"], draw.choice([1, 1, 1, 2]))
+    names = draw.sample([name for name in methods.names() if name not in methods.ALIASES], draw.choice([1, 1, 1, 2]))
     values: dict[str, object] = TINY | FIXED
     for name in names:
         values |= QUICK.get(name, {})

@@ -126,7 +126,7 @@ def fuzz(
     for done in range(count):
         if perf_counter() - started > seconds:
             return codes, failures, done
-        with TemporaryDirectory(prefix="fuzz-") as folder:
+        with TemporaryDirectory(prefix="fuzz-", ignore_cleanup_errors=True) as folder:
             code, fault, line = judge(first + done, Path(folder))
         codes[code] += 1
         if fault:

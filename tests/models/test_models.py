@@ -78,8 +78,8 @@ def test_forward_is_head_of_features(name, shape):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_features_follow_from_the_maps_of_a_model_that_has_them(name):
-    model = models.build(name, (1, 28, 28), 7, seed=0).eval()
-    x = torch.randn(2, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    model = models.build(name, (1, 44, 44), 7, seed=0).eval()
+    x = torch.randn(2, 1, 44, 44, generator=torch.Generator().manual_seed(0))
     assert model.has_maps is (name in models.with_maps())
     if not model.has_maps:
         with pytest.raises(ValueError, match="no convolution maps"):

@@ -3,6 +3,7 @@
 import functools
 import pickle
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -139,8 +140,8 @@ def test_grey_images_give_what_three_equal_colours_would():
     torch.testing.assert_close(grey(x), colour(x.expand(2, 3, 16, 16)))
 
 
+@pytest.mark.skipif(not find_spec("timm"), reason="timm is not installed")
 def test_a_model_of_timm():
-    pytest.importorskip("timm")
     assert build("timm:mobilenetv3_small_050", (1, 32, 32)).feature_size == 1024
 
 

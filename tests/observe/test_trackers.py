@@ -4,7 +4,6 @@ import importlib.util
 import json
 import re
 import sys
-import types
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,8 @@ from raysim import single_run as running
 from raysim.cli import main
 from raysim.engine.round_metrics import RoundMetrics
 from raysim.errors import RaysimError
-from raysim.observe.trackers import Callback, Guarded, TensorBoard, figures, load_trackers
+from raysim.observe.trackers import Callback, Guarded, figures, load_trackers
+from raysim.observe.tracking.tensorboard import TensorBoard
 
 SMALL = [
     "--train-size", "60", "--test-size", "40", "--clients", "3", "--model", "small-cnn", "--rounds", "2",
@@ -165,26 +165,26 @@ def test_what_fails_at_the_start_ends_the_run(tmp_path):
 def test_answers_go_to_the_run(tmp_path):
     """True, and nothing else, ends it; what on_result returns must fit into summary.json."""
     willing = Everything(answers={"on_round": True, "on_result": {"a": 1}})
-    assert call_all(Guarded(willing), tmp_path) == (True, {"a": 1})
-    assert call_all(Guarded(Everything(answers={"on_round": "an id"})), tmp_path) == (False, {})
+    assert call_all(Guarded(willing), tmp_path) == (f"--callback {__name__}:Everything ended the run", {"a": 1})
+    assert call_all(Guarded(Everything(answers={"on_round": "an id"})), tmp_path) == (None, {})
     for wrong in ({"a": object()}, 7):
         guarded, said = Guarded(Everything(answers={"on_result": wrong})), []
         guarded.complain = said.append
-        assert call_all(guarded, tmp_path) == (False, {})
+        assert call_all(guarded, tmp_path) == (None, {})
         assert len(said) == 1
 
 
 def test_hooks_that_are_missing_are_left_out(tmp_path):
     guarded = Guarded(object())
     guarded.complain = pytest.fail
-    assert call_all(guarded, tmp_path) == (False, {})
+    assert call_all(guarded, tmp_path) == (None, {})
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("tensorboard"), reason="tensorboard is not installed: pip install it")
 def test_tensorboard_reads_the_figures_and_not_those_of_rounds_done_again(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    (tracker,) = load_trackers(None)
+    (tracker,) = load_trackers(None, None)
     tracker.complain = pytest.fail
     assert isinstance(tracker.callback, TensorBoard)
     tracker.on_start({}, tmp_path)
@@ -197,39 +197,78 @@ def test_tensorboard_reads_the_figures_and_not_those_of_rounds_done_again(tmp_pa
     assert [e.value for e in read.Scalars("terms/fedprox")] == [0.25, 0.5, 0.75]
 
 
-def test_the_example_with_mlflow_logs_a_run(tmp_path, monkeypatch):
-    """The real one where it is installed, otherwise one of straw that keeps what it is given."""
+def test_the_example_of_the_documentation(tmp_path, monkeypatch):
     text = (Path(__file__).parents[2] / "docs" / "tracking.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (tmp_path / "my_tracking.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    straw = not importlib.util.find_spec("mlflow")
-    if straw:
-        logged: list[tuple] = []
-        names = ("set_experiment", "start_run", "log_params", "log_metrics", "log_artifact", "end_run")
-        calls = {name: (lambda *a, name=name, **k: logged.append((name, a, k))) for name in names}
-        monkeypatch.setitem(sys.modules, "mlflow", types.SimpleNamespace(**calls))
     try:
-        words = ["run", *SMALL, "--out", str(tmp_path / "run"), "--callback", "my_tracking:Mlflow"]
-        assert main(words) == 0
+        assert main(["run", *SMALL, "--out", str(tmp_path / "run"), "--callback", "my_tracking:Lines"]) == 0
     finally:
         sys.modules.pop("my_tracking", None)
+    lines = [json.loads(line) for line in (tmp_path / "run.lines").read_text().splitlines()]
     accuracy = json.loads((tmp_path / "run" / "summary.json").read_text())["final_accuracy"]
-    if straw:
-        assert [name for name, *_ in logged][:3] == ["set_experiment", "start_run", "log_params"]
-        metrics = [(k["step"], a[0]) for name, a, k in logged if name == "log_metrics"]
-        assert [step for step, _ in metrics] == [1, 2]
-        assert metrics[-1][1]["accuracy"] == accuracy
-        assert logged[-1][0] == "end_run"
-    else:
-        import mlflow
+    assert len(lines) == 2
+    assert lines[-1]["accuracy"] == accuracy
 
-        (found,) = mlflow.search_runs(experiment_names=["raysim"], output_format="list")
-        assert found.info.status == "FINISHED"
-        assert found.data.metrics["accuracy"] == pytest.approx(accuracy)
-        assert found.data.params["method"] == "fedprox"
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("mlfow", "--track: unknown tracker 'mlfow'; did you mean 'mlflow'?"),
+        ("no_such_thing", "--track: unknown tracker 'no_such_thing'; there are mlflow, tensorboard, wandb"),
+        ("wandb", "--track wandb needs the package wandb: pip install 'raysim[wandb]'"),
+    ],
+)
+def test_a_tracker_that_is_not_there_is_one_line_before_anything_starts(name, says, tmp_path, capsys, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "wandb" else find(name))
+    assert main(["run", *SMALL, "--out", str(tmp_path / "run"), "--track", name]) == 2
+    assert capsys.readouterr().err == f"raysim: {says}\n"
+    assert not (tmp_path / "run").exists()
+
+
+class AfterOne(Callback):
+    def on_round(self, metrics):
+        return metrics.round == 1
+
+
+def begun_and_extended(out, tracker):
+    """A run that is ended after its first round, and extended: its summary."""
+    words = [*SMALL, "--out", str(out), "--track", tracker]
+    assert main(["run", *words, "--callback", f"{__name__}:AfterOne"]) == 0
+    assert main(["resume", str(out), "--callback", "none"]) == 0
+    assert "goes on without it" not in (out / "events.jsonl").read_text()
+    return json.loads((out / "summary.json").read_text())
+
+
+def test_mlflow_has_one_run_of_one_that_was_resumed(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # a database needs the whole of MLflow
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
+    summary = begun_and_extended(tmp_path / "run", "mlflow")
+    client = mlflow.MlflowClient((tmp_path / "mlruns").as_uri())
+    (found,) = client.search_runs([client.get_experiment_by_name("raysim").experiment_id])
+    assert found.info.status == "FINISHED"
+    assert found.info.run_name == "run"
+    assert found.data.params["method"] == "fedprox"
+    assert found.data.tags["model_sha256"] == summary["model_sha256"]
+    history = client.get_metric_history(found.info.run_id, "accuracy")
+    assert [metric.step for metric in history] == [1, 2]
+    assert history[-1].value == summary["final_accuracy"]
+    assert [file.path for file in client.list_artifacts(found.info.run_id)] == ["report.html"]
+
+
+def test_wandb_works_without_an_account(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    begun_and_extended(tmp_path / "run", "wandb")
+    token = json.loads((tmp_path / "run" / "config.json").read_text())["run"]
+    files = sorted((tmp_path / "wandb").glob("offline-run-*/*.wandb"))
+    assert len(files) == 2  # `wandb sync` puts both under one id
+    assert {file.stem for file in files} == {f"run-{token}"}
+    assert all(b"train_loss" in file.read_bytes() for file in files)
 
 
 def test_none_are_made_for_a_run_that_is_finished(tmp_path, monkeypatch):

@@ -114,7 +114,9 @@ def _with_own_ray(options: dict[str, Any], about: dict[str, str]) -> Iterator[No
             watch.tell("running")
             with _errors_of_ray():
                 yield
-        except RaysimError as error:
+        except (RaysimError, KeyboardInterrupt) as error:
+            if isinstance(error, KeyboardInterrupt) and ending.in_command:
+                raise
             time.sleep(0.3)  # a death may be known in a moment
             if deaths:  # what followed from it is not worth telling
                 raise RaysimError(_line(watch, deaths).removeprefix("raysim: ")) from error
@@ -178,12 +180,18 @@ def _line(watch: Watch, deaths: list[str]) -> str:
 
 
 def _watch_daemons(watch: Watch, deaths: list[str], before: list[psutil.Process], over: threading.Event) -> None:
-    """End the process where Ray's are gone: its calls would wait for them, and not say so."""
+    """End the run where Ray's processes are gone: its calls would wait for them, and not say so.
+
+    A command ends with its process; in somebody's program the main thread is interrupted.
+    """
     for who in watch.deaths():
         deaths.append(who)
         if who in DAEMONS.values():
             if not over.wait(DEATH_SECONDS):
-                end_with(_line(watch, deaths), before)
+                if ending.in_command:
+                    end_with(_line(watch, deaths), before)
+                elif main := threading.main_thread().ident:
+                    signal.pthread_kill(main, signal.SIGINT)
             return
 
 

@@ -18,7 +18,7 @@ class Raw(Loader):
         if request.folder is None or not (file := request.folder / "images.npy").exists():
             return None
         x = np.load(file)
-        return Found(("only",), images.in_memory(x, np.zeros(len(x))), None)
+        return Found(("even", "odd"), images.in_memory(x, np.arange(len(x)) % 2), None)
 """
 USE = """
 import sys
@@ -31,7 +31,8 @@ assert load(sys.argv[2]).train.x.shape == (10, 1, 8, 8)
 
 
 def test_names_are_asked_before_layouts():
-    assert [type(loader).__name__ for loader in all_loaders()] == ["Shapes", "ByName", "ParquetFolder", "ImageFolder"]
+    names = ["Shapes", "ByName", "ParquetFolder", "ImageFolder", "OwnData"]
+    assert [type(loader).__name__ for loader in all_loaders()] == names
     assert [name for name, _ in catalogue()][:2] == ["shapes", "mnist"]
 
 

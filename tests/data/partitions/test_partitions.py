@@ -87,14 +87,14 @@ def test_no_torch_is_imported():
 
 
 def test_they_are_found_by_their_files():
-    assert partitions.names() == ("iid", "classes", "dirichlet", "table")
+    assert partitions.names() == ("iid", "classes", "column", "dirichlet", "table")
     assert all(partitions.describe(name).endswith(".") for name in partitions.names())
     assert [partitions.partition_class(name)().name for name in partitions.names()] == [*partitions.names()]
 
 
 def test_their_settings_are_settings_of_every_run():
     own = partitions.own_settings()
-    assert [*own] == ["classes_per_client", "beta", "min_samples", "table"]
+    assert [*own] == ["classes_per_client", "client_column", "beta", "min_samples", "quota", "table"]
     assert own.keys() <= resolve([]).settings().keys()
     declared = [name for cls in RunConfig.__mro__ for name in vars(cls).get("__annotations__", {})]
     assert all(declared.count(name) == 1 for name in own)  # no other setting of a run has that name
@@ -108,11 +108,10 @@ def test_the_settings_choose_one():
 
 
 def test_short_forms():
-    assert partitions.short_forms() == ["iid", "classes:2", "dirichlet:0.1", "table:FILE"]
+    assert partitions.short_forms() == ["iid", "classes:2", "column:writer", "dirichlet:0.1", "table:FILE"]
     assert partitions.parse("iid") == ("iid", {"partition": "iid"})
     assert partitions.parse("table:a:b.csv") == ("table a:b.csv", {"partition": "table", "table": "a:b.csv"})
+    forms = ", ".join(partitions.short_forms())
     for wrong in ("iid:2", "classes", "classes:", "magic:1", "base:1", ""):
-        with pytest.raises(
-            InputError, match=f"--partitions: '{wrong}' is none of iid, classes:2, dirichlet:0.1, table:FILE"
-        ):
+        with pytest.raises(InputError, match=f"--partitions: '{wrong}' is none of {forms}"):
             partitions.parse(wrong)

@@ -1,0 +1,15 @@
+"""The numbers of a round under the names that trackers show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def figures(line: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a round by name, without its number and format; those of a dict in it as `terms/fedprox`."""
+    flat = {key: value for key, value in line.items() if key not in ("format", "round")}
+    for key, value in line.items():
+        if isinstance(value, dict):
+            flat |= {f"{key}/{name}": inner for name, inner in value.items()}
+    return {name: float(value) for name, value in flat.items() if isinstance(value, int | float)}
