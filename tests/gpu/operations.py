@@ -8,12 +8,12 @@ _REASONS = {
     "one thread writes each element": """
         __rshift__ _foreach_add_ _foreach_copy_ _fused_adam_ _fused_sgd_ _prelu_kernel _prelu_kernel_backward
         _to_copy abs add add_ affine_grid_generator arange avg_pool2d bitwise_and bitwise_not bitwise_or
-        bitwise_xor cat clamp clamp_min_ clone constant_pad_nd copy_ cos deg2rad div div_ eq exp fill_ floor
-        full gt leaky_relu leaky_relu_backward lerp lerp_ log10 lt masked_fill_ minimum mse_loss_backward mul
-        mul_ ne neg new_full new_ones new_zeros nll_loss_backward ones ones_like pow reciprocal relu repeat
-        round_ rsqrt rsub scalar_tensor searchsorted select_backward sigmoid sigmoid_backward sin slice_backward
-        softplus softplus_backward sqrt stack sub sub_ tanh tanh_backward threshold_backward where zero_ zeros
-        zeros_like
+        bitwise_xor cat clamp clamp_ clamp_min_ clone constant_pad_nd copy_ cos deg2rad div div_ eq exp eye
+        fill_ floor full full_like gt leaky_relu leaky_relu_backward lerp lerp_ log10 lt masked_fill_ minimum
+        mse_loss_backward mul mul_ ne neg new_full new_ones new_zeros nll_loss_backward ones ones_like pow
+        reciprocal relu remainder repeat round_ rsqrt rsub scalar_tensor searchsorted select_backward sgn
+        sigmoid sigmoid_backward sin slice_backward softplus softplus_backward sqrt stack sub sub_ tanh
+        tanh_backward threshold_backward where zero_ zeros zeros_like
     """,
     "a reduction in a fixed order": """
         _cdist_forward _log_softmax _log_softmax_backward_data _softmax _softmax_backward_data all amax amin

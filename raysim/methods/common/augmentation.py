@@ -6,6 +6,7 @@ once on their own device; only the draws are transferred, and at once for all ba
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -154,7 +155,13 @@ def _part(strength: Tensor) -> Tensor:
 
 def _grey(x: Tensor) -> Tensor:
     """The brightness of each pixel, by the weights of ITU-R 601."""
-    return x if x.shape[1] != 3 else (x * x.new_tensor([0.299, 0.587, 0.114]).view(1, 3, 1, 1)).sum(1, keepdim=True)
+    return x if x.shape[1] != 3 else (x * _brightness_weights(x.device)).sum(1, keepdim=True)
+
+
+@lru_cache
+def _brightness_weights(device: torch.device) -> Tensor:
+    """Kept, since to upload them in a local step would hold up the device."""
+    return torch.tensor([0.299, 0.587, 0.114], device=device).view(1, 3, 1, 1)
 
 
 def _autocontrast(x: Tensor, _: Tensor) -> Tensor:
