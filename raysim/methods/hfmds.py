@@ -60,7 +60,10 @@ class HFMDS(LocalPrototypes, ImageSynthesis):
 
     def idle(self, config, sizes):
         if config.rounds < (first := self.first or self.every):
-            return f"its first synthesis is in round {first} of {config.rounds}; lower --{self.name}.first"
+            which = "first" if self.first else "every"
+            return (
+                f"its first synthesis is in round {first}, and there are {config.rounds}; lower --{self.name}.{which}"
+            )
 
     # -- synthesis, at all clients, at the start of the first round that has one and of every T_d-th after it ----------
 

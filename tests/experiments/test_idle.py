@@ -20,8 +20,8 @@ def idle(words: str, sizes=SIZES) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ("--method hfmds --rounds 19", "every 20 rounds, and there are 19"),
-        ("--method hfmds --rounds 3 --hfmds.every 4", "every 4 rounds, and there are 3"),
+        ("--method hfmds --rounds 19 --hfmds.first none", "in round 20, and there are 19; lower --hfmds.every"),
+        ("--method hfmds --rounds 3 --hfmds.first 4", "in round 4, and there are 3; lower --hfmds.first"),
         ("--method moon --rounds 1", "no client is active twice"),
         ("--method scaffold --rounds 1", "from the second round"),
         ("--method scaffold --rounds 5 --clients 1", "drifts from nobody"),
@@ -44,7 +44,8 @@ def test_it_is_noticed(words, reason):
 @pytest.mark.parametrize(
     "words",
     [
-        "--method hfmds --rounds 20", "--method scaffold --rounds 2", "--method moon --rounds 2",
+        "--method hfmds --rounds 1", "--method hfmds --rounds 20 --hfmds.first none",
+        "--method scaffold --rounds 2", "--method moon --rounds 2",
         "--method fedprox --batch-size 59", "--method feddpms --model feddpms-vae --rounds 5",
         "--method fedpa --rounds 2",
         "--method fedensemble", "--method fedprox --local-epochs 2 --batch-size 60", "--method naivemix --rounds 1",
@@ -63,18 +64,19 @@ def test_moon_looks_at_who_is_active():
 
 
 def test_a_run_warns_at_first_in_its_events_and_in_its_report(tmp_path, capsys):
-    words = ["--method", "hfmds", "--rounds", "2", "--out", str(tmp_path / "run")]
+    words = ["--method", "hfmds", "--hfmds.first", "20", "--rounds", "2", "--out", str(tmp_path / "run")]
     assert main(["run", *FEW, *words]) == 0
-    told, warning = capsys.readouterr().out, "hfmds never acts: it synthesises every 20 rounds, and there are 2"
+    told, warning = capsys.readouterr().out, "hfmds never acts: its first synthesis is in round 20, and there are 2"
     assert told.index(f"warning: {warning}") < told.index("round 1/2")
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
-    assert [event["text"] for event in events if event["event"] == "warning"] == [f"{warning}; lower --hfmds.every"]
+    assert [event["text"] for event in events if event["event"] == "warning"] == [f"{warning}; lower --hfmds.first"]
     head = (tmp_path / "run" / "report.html").read_text().partition("<nav>")[0]
-    assert f'<p class="warning">{warning}; lower --hfmds.every</p>' in head
+    assert f'<p class="warning">{warning}; lower --hfmds.first</p>' in head
 
 
 def test_many_runs_warn_before_the_first(tmp_path, capfd):
     words = ["--methods", "fedavg", "hfmds", "--seeds", "0", "1", "--rounds", "1", "--at-once", "1", "--privacy", "0"]
+    words += ["--hfmds.first", "20"]
     assert main(["compare", *words, *FEW, "--out", str(tmp_path / "many")]) == 0
     told = capfd.readouterr().out
     assert told.count("warning: hfmds: hfmds never acts") == 1

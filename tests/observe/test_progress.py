@@ -27,6 +27,14 @@ def test_a_round_on_one_line():
     assert quiet.endswith("2 failures")
 
 
+def test_a_notice_is_printed_and_other_events_are_not():
+    text = io.StringIO()
+    reporter = Reporter(Console(file=text))
+    reporter.on_event("notice", {"text": "the matching loss is inert", "round": 3})
+    reporter.on_event("actor_lost", {"actor": 1})
+    assert text.getvalue() == "note: the matching loss is inert\n"
+
+
 def test_plain_lines_without_a_terminal_and_a_bar_with_one():
     for terminal in (False, True):
         text = io.StringIO()
