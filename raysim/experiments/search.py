@@ -19,7 +19,7 @@ from raysim.experiments.sweeps import Axis
 from raysim.observe.progress import Reporter
 from raysim.rng import stream
 from raysim.settings import flag
-from raysim.storage.files import append_line
+from raysim.storage.files import append_line, write_atomically
 from raysim.storage.formats import read_json_lines, read_summary
 
 FLAGS = {
@@ -100,6 +100,9 @@ class Judge:
         self.asha = tune.Asha(config.rounds, *search.asha)
         self.path = search.grid.folder / "search.jsonl"
         self.ended: dict[str, str] = {}  # trial -> why
+        if self.path.exists():  # a kill may have cut its last line
+            content = self.path.read_bytes()
+            write_atomically(self.path, content[: content.rfind(b"\n") + 1])
         for line in read_json_lines(self.path, LINE):
             self.asha.ends(line["trial"], line["round"], line["accuracy"])
             self.ended |= {line["trial"]: line["stop"]} if line["stop"] else {}

@@ -146,11 +146,14 @@ def class_distances(points: np.ndarray, labels: np.ndarray) -> tuple[float, floa
 def embed(groups: list[np.ndarray]) -> list[np.ndarray]:
     """Places in the plane for all points together, returned group by group; the same for the same points."""
     from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits  # which scikit-learn needs too
 
     points = np.concatenate(groups)
     if len(points) < 3:  # too few for a map: side by side
         placed = np.stack([np.arange(len(points)), np.zeros(len(points))], 1)
     else:
         perplexity = min(30.0, (len(points) - 1) / 3)  # t-SNE wants it below the number of points
-        placed = TSNE(2, perplexity=perplexity, init="pca", random_state=0).fit_transform(points)
+        # By one thread: sums by several depend on how many, and on a busy machine they wait for each other for minutes.
+        with threadpool_limits(1):
+            placed = TSNE(2, perplexity=perplexity, init="pca", random_state=0).fit_transform(points)
     return np.split(placed, np.cumsum([len(g) for g in groups])[:-1])

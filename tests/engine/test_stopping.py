@@ -136,7 +136,7 @@ def test_a_run_that_ran_out_of_patience_goes_on_with_more(whole, tmp_path, capsy
 
 def test_a_method_that_goes_by_the_number_of_rounds_is_not_extended(tmp_path, capsys):
     words = ["--method", "feddpms", "--model", "feddpms-vae", "--feddpms.quota", "0", "--clients", "3", "--in-process"]
-    data = ["--train-size", "60", "--test-size", "40"]
+    data = ["--train-size", "60", "--test-size", "40", "--lr", "0.0001"]
     out = str(tmp_path / "run")
     assert main(["run", *words, *data, "--rounds", "2", "--privacy", "0", "--out", out]) == 0
     assert main(["resume", out, "--rounds", "3"]) == 2

@@ -78,6 +78,8 @@ def test_a_search_that_was_killed_has_the_same_rungs_again(tmp_path):
     assert [judge(first, 2, 0.5), judge(second, 2, 0.6)] == ["", ""]
     why = judge(third, 2, 0.4)
     assert why == "ASHA ended it: other trials were better after 2 rounds"
+    with (tmp_path / "search.jsonl").open("a") as file:
+        file.write('{"trial": "lr')  # cut by the kill
     again = Judge(search)
     assert again(third, 1, 0.9) == why  # it was killed before it took note, and does a round again
     assert again(first, 2, 0.5) == ""  # asked a second time
@@ -126,6 +128,22 @@ def test_eight_trials_killed_with_9_go_on_and_the_best_alone_has_its_hash(tmp_pa
     assert main(["run", *command, "--out", str(tmp_path / "alone")]) == 0
     alone = json.loads((tmp_path / "alone" / "summary.json").read_text())
     assert alone["model_sha256"] == json.loads((best.folder / "summary.json").read_text())["model_sha256"]
+
+
+@pytest.mark.slow
+def test_from_python_with_spaces_of_tunes_own(tmp_path):
+    from ray import tune
+
+    import raysim as library
+
+    small = {"train_size": 100, "test_size": 50, "clients": 4, "model": "mlp", "image_size": 8, "privacy": 0}
+    found = library.search(
+        {"lr": tune.loguniform(1e-3, 1e-1), "fedprox.mu": "uniform:0,1"}, trials=2, scheduler="none", rounds=1,
+        method="fedprox", in_process=True, out=tmp_path / "search", progress=False, **small,
+    )  # fmt: skip
+    assert len(found.runs) == 2
+    assert found.best.accuracy == max(run.accuracy for run in found.runs)
+    assert (tmp_path / "search" / "report.html").exists()
 
 
 def test_a_trial_ends_as_if_interrupted_when_the_search_is_gone(tmp_path):
