@@ -46,7 +46,7 @@ def _seeded() -> dict[str, AbstractContextManager[Any]]:
     return {
         "a tensor stays on the host": _loss(_forgets_to_upload),
         "the host reads the device's memory": patch(
-            "raysim.engine.client_work.to_host", lambda value: value.detach().numpy()
+            "raysim.engine.client_work.to_host", lambda sums: {key: total.numpy() for key, total in sums.items()}
         ),
         "a step waits for a number": _loss(_waits),
         "a step waits for a mask": _loss(_waits_for_a_mask),
