@@ -201,9 +201,8 @@ def test_operations_are_counted_once_after_the_last_round_and_outside_its_time(m
     assert without.model_sha256 == result.model_sha256
 
 
-def test_a_batch_of_one_with_batch_norm_names_the_way_out():
-    dataset = blobs(shape=(1, 28, 28))
-    settings = {"model": "fedpa-cnn", "rounds": 1, "clients": 3, "active": 3, "partition": "iid", "batch_size": 3}
+def test_a_batch_of_one_with_batch_norm_names_the_way_out(monkeypatch):
+    """What torch says of it is recognised."""
+    monkeypatch.setattr(client_work, "train", lambda client: nn.BatchNorm1d(2).train()(torch.zeros(1, 2)))
     with pytest.raises(ClientFailure, match="a batch has one sample: --drop-last leaves out a last one"):
-        simulate(dataset, on_client_error="stop", **settings)
-    assert simulate(dataset, drop_last=True, **settings).history[0].accuracy is not None
+        simulate(rounds=1, on_client_error="stop")

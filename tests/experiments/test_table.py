@@ -21,6 +21,7 @@ def finish(run, accuracy, **more):
     summary["late_accuracy"] = accuracy - 0.01
     summary |= {"bytes_up": 2_500_000, "bytes_down": 3_000_000} | more
     (run.folder / "summary.json").write_text(json.dumps(summary))
+    (run.folder / "config.json").write_text(json.dumps({"settings": run.config.settings()}))
 
 
 def test_means_and_deviations_beside_the_papers_figures(tmp_path):
@@ -57,7 +58,7 @@ def test_means_and_deviations_beside_the_papers_figures(tmp_path):
 
 
 def test_where_a_paper_tunes_the_best_has_a_row_and_the_papers_figure(tmp_path):
-    asked = grid.sweep(["sdafl-table1-mnist", "--out", str(tmp_path)])
+    asked = grid.from_words("sweep", ["sdafl-table1-mnist", "--out", str(tmp_path)])
     for run in asked.runs:
         if run.row.endswith("classes 1") and run.row.startswith(("fedavg", "fedprox")):
             finish(run, 0.8 + 0.1 * ("mu=0.01," in run.row))
@@ -71,7 +72,7 @@ def test_where_a_paper_tunes_the_best_has_a_row_and_the_papers_figure(tmp_path):
 
 
 def test_a_paper_that_reports_its_five_best_rounds_is_compared_with_ours(tmp_path):
-    asked = grid.sweep(["fedpa-table2-mnist-reference", "--out", str(tmp_path), "--seeds", "3"])
+    asked = grid.from_words("sweep", ["fedpa-table2-mnist-reference", "--out", str(tmp_path), "--seeds", "3"])
     finish(asked.runs[0], 0.80, best_five_accuracy=0.8987)
     text = write_table(asked, {})
     assert "| 89.87 | 88.87 ± 2.19 (FedPA table II) | +1.00 |" in text
