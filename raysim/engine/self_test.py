@@ -115,9 +115,7 @@ def faults(found: list[Examined]) -> list[str]:
         if not one.repeats:
             lines.append(f"{one.name}: the same training gave different bits; equal hashes cannot be promised there")
         if not one.apart <= NEAR:
-            lines.append(
-                f"{one.name}: its training is {one.apart:.1e} of the update away from the CPU's; do not use it"
-            )
+            lines.append(f"{one.name}: its training is {one.apart:.1e} of the update off the CPU's; do not use it")
     kinds: dict[tuple[tuple[str, Any], ...], list[Examined]] = {}
     for one in found:
         kinds.setdefault(tuple(one.fingerprint.items()), []).append(one)
