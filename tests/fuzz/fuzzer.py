@@ -18,7 +18,7 @@ from raysim.cli import main
 from tests.fuzz.cases import FIXED, case, words
 from tests.methods.tiny import TINY
 
-LIMIT, LONGEST = 20, 120  # seconds a case may take: of the processor, and in all, since others may be at work
+LIMIT, LONGEST = 20, 600  # seconds a case may take: of the processor, and in all, since others may be at work
 CODES = (0, 2, 3)
 DIVERGED = "a lower --lr usually helps"  # ends a run with 1: no check can foresee it
 
