@@ -14,6 +14,22 @@ LABELS = torch.tensor([0, 1, 3, 3])
 LIMITS = Normalisation((120.0, 110.0, 100.0), (60.0, 60.0, 50.0)).on(torch.device("cpu")).limits()
 
 
+PLAIN = {
+    "layer": "features",
+    "match": "none",
+    "cam": "none",
+    "label_weight": 1.0,
+    "tv": 0.0,
+    "clamp": False,
+    "lr": 0.02,
+}
+
+
+def synthesis(**own):
+    """The plain one, cross-entropy alone, but for these settings."""
+    return ImageSynthesis(**PLAIN | own)
+
+
 @pytest.fixture
 def module():
     return build("small-cnn", (3, 16, 16), 5, seed=3).eval()
@@ -64,7 +80,7 @@ def test_the_activation_of_maps_is_a_derivative_that_depends_on_them(real):
 @pytest.mark.parametrize("cam", ["relu", "raw", "none"])
 def test_maps_are_matched_through_the_activation_at_the_hard_maps(cam, module, real, start):
     prototypes = torch.rand(4, 16)
-    part = ImageSynthesis(layer="maps", match="relative", match_weight=2.0, label_weight=0.3, cam=cam, mu=0.5, steps=1)
+    part = synthesis(layer="maps", match="relative", match_weight=2.0, label_weight=0.3, cam=cam, mu=0.5, steps=1)
     made, record = synthesise(part, module, real, start, prototypes)
     other = double()
     target = (1.5 * other.maps(real.double()) - 0.5 * prototypes.double()).detach().requires_grad_()
@@ -88,7 +104,7 @@ def test_maps_are_matched_through_the_activation_at_the_hard_maps(cam, module, r
 
 
 def test_auto_weighs_each_image_so_that_its_gradient_is_a_share_of_the_cross_entropys(module, real, start):
-    part = ImageSynthesis(layer="maps", match="mse", match_weight="auto", match_share=0.25, cam="none", mu=0, steps=1)
+    part = synthesis(layer="maps", match="mse", match_weight="auto", match_share=0.25, cam="none", mu=0, steps=1)
     made, record = synthesise(part, module, real, start)
     other, x = double(), start.double().requires_grad_()
     matching = ((other.maps(x) - other.maps(real.double())) ** 2).mean(1)
@@ -103,7 +119,7 @@ def test_auto_weighs_each_image_so_that_its_gradient_is_a_share_of_the_cross_ent
 
     assert_first_step(made, start, objective)
     assert torch.allclose(record["ratio"], torch.full((4,), 0.25), rtol=1e-4)
-    fixed = ImageSynthesis(layer="maps", match="mse", match_weight=3.0, cam="none", mu=0, steps=0)
+    fixed = synthesis(layer="maps", match="mse", match_weight=3.0, cam="none", mu=0, steps=0)
     ratio = synthesise(fixed, module, real, start)[1]["ratio"]
     assert torch.allclose(ratio.double(), (3 * norms[0] / norms[1]).detach(), rtol=1e-4)
 
@@ -113,7 +129,7 @@ def test_total_variation(start):
     down = [np.abs(image[:, 1:] - image[:, :-1]).mean() for image in x]
     across = [np.abs(image[:, :, 1:] - image[:, :, :-1]).mean() for image in x]
     np.testing.assert_allclose(total_variation(start).numpy(), np.add(down, across), rtol=1e-5)
-    part = ImageSynthesis(match="none", label_weight=0.0, tv=0.5, steps=200)
+    part = synthesis(match="none", label_weight=0.0, tv=0.5, steps=200)
     module, real = build("small-cnn", (3, 16, 16), 5, seed=3).eval(), torch.zeros_like(start)
     assert total_variation(synthesise(part, module, real, start)[0]).max() < 0.2 * total_variation(start).min()
 
@@ -128,19 +144,19 @@ def test_a_term_of_weight_0_is_not_computed(real, start):
     module = build("small-cnn", (3, 16, 16), 5, seed=3).eval()
     calls = []
     module.head.register_forward_hook(lambda *_: calls.append(1))
-    part = ImageSynthesis(layer="maps", match="mse", cam="none", mu=0, label_weight=0.0, steps=7)
+    part = synthesis(layer="maps", match="mse", cam="none", mu=0, label_weight=0.0, steps=7)
     synthesise(part, module, real, start)
     assert len(calls) == 2  # what is recorded of the first and the last images
-    unmatched = ImageSynthesis(match="none", steps=7)
+    unmatched = synthesis(match="none", steps=7)
     assert set(synthesise(unmatched, module, real, start)[1]) == {"ce_end"}
 
 
 def test_the_scale_of_the_noise_and_its_shape():
     shape, drawn = (4, 3, 16, 15), np.random.default_rng(5).standard_normal((4, 3, 16, 15), dtype=np.float32)
     for scale in (1.0, 0.1):
-        got = ImageSynthesis(noise=scale).start(np.random.default_rng(5), shape)
+        got = synthesis(noise=scale).start(np.random.default_rng(5), shape)
         np.testing.assert_allclose(got.numpy(), scale * drawn, rtol=1e-6)
-    assert ImageSynthesis(coarse=2).start(np.random.default_rng(5), shape).shape == (4, 3, 8, 8)
+    assert synthesis(coarse=2).start(np.random.default_rng(5), shape).shape == (4, 3, 8, 8)
 
 
 def test_coarse_images_are_optimised_and_enlarged(module, real):
@@ -153,9 +169,9 @@ def test_coarse_images_are_optimised_and_enlarged(module, real):
         for j, share in ((low, 1 - (place - low)), (low + 1, place - low)):
             matrix[i, min(max(j, 0), 7)] += share
     enlarge = lambda pixels: matrix @ pixels @ matrix.T  # noqa: E731
-    part = ImageSynthesis(match="none", coarse=2, steps=0)
+    part = synthesis(match="none", coarse=2, steps=0)
     assert torch.allclose(synthesise(part, module, real, coarse)[0].double(), enlarge(coarse.double()), atol=1e-5)
-    part, other = ImageSynthesis(match="none", coarse=2, steps=1), double()
+    part, other = synthesis(match="none", coarse=2, steps=1), double()
     made, _ = synthesise(part, module, real, coarse)
     assert made.shape == real.shape
     objective = lambda x: F.cross_entropy(other(enlarge(x)), LABELS, reduction="sum")  # noqa: E731
@@ -163,7 +179,7 @@ def test_coarse_images_are_optimised_and_enlarged(module, real):
 
 
 def test_jitter_shifts_the_images_in_every_step(module, real, start):
-    part = ImageSynthesis(match="none", jitter=3, steps=1)
+    part = synthesis(match="none", jitter=3, steps=1)
     made, _ = synthesise(part, module, real, start, seed=8)
     down, across = np.random.default_rng(8).integers(-3, 4, 2)
     assert (down, across) != (0, 0)
@@ -183,9 +199,7 @@ def test_maps_bring_back_the_image_that_features_do_not():
     smooth = smooth / smooth.std()
     errors = {}
     for layer in ("maps", "features"):
-        part = ImageSynthesis(
-            layer=layer, match="relative", cam="none", mu=0, label_weight=0.0, tv=0.1, steps=60, lr=0.1
-        )
+        part = synthesis(layer=layer, match="relative", cam="none", mu=0, label_weight=0.0, tv=0.1, steps=60, lr=0.1)
         made, record = synthesise(part, module, smooth, 0.1 * torch.randn(4, 3, 32, 32, generator=draw))
         errors[layer] = (made - smooth).square().mean().item()
         assert record["cosine_end"].min() > 0.9
