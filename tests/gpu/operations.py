@@ -9,10 +9,10 @@ _REASONS = {
         __rshift__ _foreach_add_ _foreach_copy_ _fused_adam_ _fused_sgd_ _prelu_kernel _prelu_kernel_backward
         _to_copy abs add add_ affine_grid_generator arange avg_pool2d bitwise_and bitwise_not bitwise_or
         bitwise_xor cat clamp clamp_ clamp_min_ clone constant_pad_nd copy_ cos deg2rad div div_ eq exp eye
-        fill_ floor full full_like gt leaky_relu leaky_relu_backward lerp lerp_ log10 log_ lt masked_fill_
+        fill_ floor full full_like ge gt leaky_relu leaky_relu_backward lerp lerp_ log10 log_ lt masked_fill_
         minimum mse_loss_backward mul mul_ ne neg new_full new_ones new_zeros nll_loss_backward ones ones_like
         pow reciprocal relu remainder repeat round_ rsqrt rsub scalar_tensor searchsorted select_backward sgn
-        sigmoid sigmoid_backward sin slice_backward softplus softplus_backward sqrt sqrt_ stack sub sub_ tanh
+        sigmoid sign sigmoid_backward sin slice_backward softplus softplus_backward sqrt sqrt_ stack sub sub_ tanh
         tanh_backward threshold_backward where zero_ zeros zeros_like
     """,
     "a reduction in a fixed order": """

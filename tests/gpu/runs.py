@@ -8,7 +8,7 @@ import tempfile
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -142,9 +142,11 @@ def differences(expected: tuple, result: tuple) -> list[str]:
 def steps(events: list[Event]) -> tuple[dict[str, dict[str, int]], list[str]]:
     """What a step of each kind costs, without an optimiser's first; and where its transfers and waits are.
 
-    Of launches it is the mean, since some work is done for several steps at once; of the others it is the most.
+    Of launches it is the mean over a pass, since some work is done for several steps at once, in the pass that launches
+    most; of the others it is the most.
     """
-    found: dict[str, list[dict[str, int]]] = {}
+    found: dict[str, dict[int, list[dict[str, int]]]] = {}  # kind -> pass -> its steps
+    passes = 0
     places: dict[str, None] = {}
     since: list[Event] = []
     for event in events:
@@ -158,16 +160,19 @@ def steps(events: list[Event]) -> tuple[dict[str, dict[str, int]], list[str]]:
                 "transfers": kinds.count("upload") + kinds.count("download"),
                 "waits": kinds.count("wait"),
             }
-            found.setdefault(event.operation, []).append(counts)
+            found.setdefault(event.operation, {}).setdefault(passes, []).append(counts)
             places |= {
                 f"{event.operation}: {one.kind} by {one.operation} at {one.place}": None
                 for one in since if one.place
             }  # fmt: skip
+        passes += event.operation == "first"
         since = []
     costs = {}
-    for kind, each in found.items():
+    for kind, by_pass in found.items():
+        each = [counts for steps in by_pass.values() for counts in steps]
         costs[kind] = {key: max(counts[key] for counts in each) for key in each[0]}
-        costs[kind]["launches"] = math.ceil(sum(counts["launches"] for counts in each) / len(each))
+        means = [sum(counts["launches"] for counts in steps) / len(steps) for steps in by_pass.values()]
+        costs[kind]["launches"] = math.ceil(max(means))
     return costs, list(places)
 
 
@@ -196,7 +201,10 @@ def _continued(
     writer = CheckpointWriter(Checkpoints(folder, {}), runner, runner.on_event)
     try:
         simulation = Simulation(config, data, runner, started.model_bytes, writer)
-        return simulation.run(lambda line: line.round == stop_after, history, writer.load())
+        checkpoint = writer.load()
+        if checkpoint is not None:
+            checkpoint = replace(checkpoint, stopped=None)  # as if it had been interrupted, rather than ended
+        return simulation.run(lambda line: line.round == stop_after, history, checkpoint)
     finally:
         writer.finish()
         runner.stop()
