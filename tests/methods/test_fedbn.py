@@ -35,7 +35,7 @@ def batch_norm_after_one_round(worker, k: int) -> dict[str, np.ndarray]:
     """What client k keeps: its first round, done again."""
     hosted = worker.hosted
     hosted.weights = [FlatModel(build("fedpa-cnn", (1, 8, 8), 5, seed=3).eval(), hosted.device).weights]
-    worker.clients._train_alone(k, {})
+    worker.clients._train_alone(k, [], {})
     return {n: v for n, v in hosted.model.export(hosted.model.weights).items() if n.startswith(NORMS)}
 
 

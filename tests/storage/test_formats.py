@@ -91,9 +91,11 @@ def test_a_run_resumed_from_it_ends_as_it_would_have(interrupted):
     assert ["format" in line for line in run.lines("metrics.jsonl")] == [False, False, True, True]
     fingerprint = read_run(OLD / "interrupted").facts["fingerprint"]
     if device() == fingerprint[0] | {"processor": PROCESSOR}:
-        expected = read_run(OLD / "finished").summary
-        for key in ("model_sha256", "server_state_sha256", "synthetic_sha256"):
-            assert run.summary[key] == expected[key]
+        # Since then real and shared images go through the network together, which changes the last bits (changelog).
+        for now, then in zip(run.history, read_run(OLD / "finished").history, strict=True):
+            assert now.accuracy == then.accuracy
+            assert now.loss == pytest.approx(then.loss, rel=1e-5)
+            assert now.terms == pytest.approx(then.terms, rel=1e-5)
 
 
 # -- settings that are new ---------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def test_a_class_may_be_called_train(tmp_path):
 
 
 def test_validation_and_other_files_are_noted(tmp_path):
-    write_folder(tmp_path / "train", {"a": 2})
+    write_folder(tmp_path / "train", {"a": 2, "b": 2})
     write_folder(tmp_path / "val", {"a": 2})
     (tmp_path / "train" / "a" / "labels.csv").write_text("?")
     (tmp_path / "train" / "a" / ".DS_Store").write_text("?")
@@ -64,7 +64,7 @@ def test_validation_and_other_files_are_noted(tmp_path):
 
 
 def test_sizes_are_made_alike_on_request(tmp_path):
-    write_folder(tmp_path, {"a": 3})
+    write_folder(tmp_path, {"a": 3, "b": 3})
     picture(pixels(1, 1, 20)[0]).convert("L").save(tmp_path / "a" / "big.JPG", "JPEG")
     with one_line_error(tmp_path / "a" / "big.JPG", "20x20 grey", "8x8 RGB", "--image-size N"):
         load(str(tmp_path))
@@ -100,20 +100,20 @@ def test_one_image_per_class_cannot_be_divided(tmp_path):
 
 
 def test_a_broken_image_is_named(tmp_path):
-    write_folder(tmp_path, {"a": 6})
+    write_folder(tmp_path, {"a": 6, "b": 6})
     (tmp_path / "a" / "003.png").write_bytes(b"not a picture")
     with one_line_error(tmp_path / "a" / "003.png", "not an image"):
         load(str(tmp_path))
 
 
 def test_a_strange_name_keeps_the_error_on_one_line(tmp_path):
-    write_folder(tmp_path, {"a\nb": 6})
+    write_folder(tmp_path, {"a\nb": 6, "c": 6})
     (tmp_path / "a\nb" / "003.png").write_bytes(b"")
     with one_line_error("003.png"):
         load(str(tmp_path))
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):
-    write_folder(tmp_path, {"a": 6})
+    write_folder(tmp_path, {"a": 6, "b": 6})
     os.mkfifo(tmp_path / "a" / "pipe.png")
-    assert len(load(str(tmp_path)).train.y) == 5
+    assert len(load(str(tmp_path)).train.y) == 10
