@@ -37,8 +37,8 @@ class HFMDS(LocalPrototypes, ImageSynthesis):
         minimum=0, maximum=1,
     )  # fmt: skip
     every: int = setting(20, "rounds between two syntheses (T_d)", minimum=1)
-    first: int | None = formerly(
-        None, setting(1, "round of the first synthesis; none: T_d, as in the paper", minimum=1)
+    first: int | Literal["every"] = formerly(
+        "every", setting(1, "round of the first synthesis, or every: T_d, as in the paper", minimum=1)
     )
     per_client: int = setting(100, "synthetic images per client, at most its number of samples (B_g)", minimum=1)
     accumulate: bool = setting(False, "keep the images of earlier syntheses in the shared dataset")
@@ -59,17 +59,22 @@ class HFMDS(LocalPrototypes, ImageSynthesis):
             raise InputError("--hfmds.match, --hfmds.label-weight and --hfmds.tv leave no loss; give one a weight")
 
     def idle(self, config, sizes):
-        if config.rounds < (first := self.first or self.every):
-            which = "first" if self.first else "every"
+        if config.rounds < (first := self.first_round):
+            which = "every" if self.first == "every" else "first"
             return (
                 f"its first synthesis is in round {first}, and there are {config.rounds}; lower --{self.name}.{which}"
             )
 
+    @property
+    def first_round(self) -> int:
+        """The round of the first synthesis."""
+        return self.every if self.first == "every" else self.first
+
     # -- synthesis, at all clients, at the start of the first round that has one and of every T_d-th after it ----------
 
     def exchange(self, server, t, i):
-        first = self.first or self.every
-        return "all" if i == 0 and t >= first and (t - first) % self.every == 0 else None
+        since = t - self.first_round
+        return "all" if i == 0 and since >= 0 and since % self.every == 0 else None
 
     def reply(self, clients):
         rows = [np.sort(c.stream(f"{self.name}/rows").permutation(c.samples)[: self.per_client]) for c in clients]

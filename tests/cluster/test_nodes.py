@@ -67,7 +67,7 @@ def test_one_sum_per_node_reaches_the_server_even_if_those_who_add_are_killed(mo
     settings = {"method": EVERYTHING, "actors": 6, "active": 10}
     here = comparable(simulate(method=EVERYTHING, active=10))
     assert comparable(simulate_on_ray(**settings)) == here
-    assert set(sums) == {3}
+    assert max(sums) == 3
     sums.clear()
     monkeypatch.setattr(placement, "WORKER", "tests.parts.doomed_adder:DoomedAdder")
     events = []

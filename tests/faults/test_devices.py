@@ -98,7 +98,8 @@ def test_the_servers_device_has_a_name_too(error, kind):
     ],
 )
 def test_an_actor_sees_its_own_gpu_alone_also_where_ray_hides_none(monkeypatch, environment, shown):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # so that it is put back, whatever becomes of it
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     show_only(["GPU-ab12"])

@@ -105,6 +105,9 @@ class Standing:
         self.slot = dict.fromkeys(range(count), 0)
         return self
 
+    def node_of(self, actor: int) -> str:
+        return "the only one"
+
     def start_server(self, config, data):
         return self._host(self.server, SERVER, config, data, "server")
 

@@ -276,7 +276,7 @@ def test_the_first_synthesis_and_those_after_it():
         history = simulate(**QUICK | {"rounds": 7} | own).history
         return [line["round"] for line in history if "hfmds.psnr" in line]
 
-    assert rounds(**{"hfmds.every": 3, "hfmds.first": None}) == [3, 6]
+    assert rounds(**{"hfmds.every": 3, "hfmds.first": "every"}) == [3, 6]
     assert rounds(**{"hfmds.every": 3, "hfmds.first": 1}) == [1, 4, 7]
     assert rounds(**{"hfmds.every": 20, "hfmds.first": 2}) == [2]
 

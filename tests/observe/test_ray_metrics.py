@@ -22,7 +22,7 @@ from raysim.observe.ray_metrics import COUNTERS, GAUGES, RayMetrics
 
 SMALL = {
     "method": "hfmds+fedpa", "dataset": "shapes", "train_size": 80, "test_size": 40, "clients": 4, "rounds": 2,
-    "model": "small-cnn", "actors": 1, "hfmds.every": 2, "hfmds.steps": 2, "hfmds.per_client": 5, "fedpa.gen_steps": 3,
+    "model": "small-cnn", "actors": 1, "hfmds.first": 2, "hfmds.steps": 2, "hfmds.per_client": 5, "fedpa.gen_steps": 3,
 }  # fmt: skip
 
 

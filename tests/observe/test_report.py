@@ -79,7 +79,8 @@ def figure(title: str) -> str:
 
 def table_after(heading: str) -> str:
     found = f"[...document.querySelectorAll('h2, h3')].find(h => h.textContent === {heading!r})"
-    return f"{found}.parentElement.querySelector('table')"
+    after = "[...document.querySelectorAll('table')].find(t => h.compareDocumentPosition(t) & 4)"
+    return f"(h => {after})({found})"
 
 
 # Which tables are cut off: wider than the place they have, and without a way to scroll there.

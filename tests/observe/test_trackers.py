@@ -202,6 +202,7 @@ def test_the_example_of_the_documentation(tmp_path, monkeypatch):
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (tmp_path / "my_tracking.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "my_tracking", raising=False)  # another test has one too
     try:
         assert main(["run", *SMALL, "--out", str(tmp_path / "run"), "--callback", "my_tracking:Lines"]) == 0
     finally:

@@ -128,7 +128,7 @@ def test_a_setting_whose_default_is_new_too_counts_as_what_was_done_before(inter
     recorded = json.loads((interrupted / "config.json").read_text())["settings"]
     assert "hfmds.layer" not in recorded
     part = resumed(interrupted).parts[0]
-    assert (part.layer, part.label_weight, part.tv, part.noise, part.first) == ("features", 1, 0, 1, None)
+    assert (part.layer, part.label_weight, part.tv, part.noise, part.first) == ("features", 1, 0, 1, "every")
 
 
 @pytest.mark.parametrize("key", ["drop_last", "hfmds.accumulate"])
