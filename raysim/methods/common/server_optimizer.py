@@ -1,5 +1,6 @@
 """Server optimisers (Reddi et al., 2021): the mean change of the clients' models takes the place of a gradient."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,12 +18,12 @@ State = dict[str, torch.Tensor]  # of one model, between rounds
 
 
 @dataclass(frozen=True)
-class ServerOptimizer(Part):
+class ServerOptimizer(Part, ABC):
     """A part whose server moves the global parameters by `step` instead of to the clients' mean."""
 
+    @abstractmethod
     def step(self, state: State, change: torch.Tensor) -> torch.Tensor:
         """How far the parameters move, given the clients' mean change Δ_t in float64; `state` is empty at first."""
-        raise NotImplementedError
 
     def aggregate(self, server: "Server", before: np.ndarray, mean: np.ndarray) -> np.ndarray:
         kept = server.state[self.name].get(str(server.averaged_model), {})
@@ -42,9 +43,9 @@ class AdaptiveOptimizer(ServerOptimizer):
     beta1: float = setting(0.9, "decay of the running mean of changes (β1)", minimum=0, maximum=1)
     tau: float = setting(1e-3, "adaptivity, added to the root; v starts at its square (τ)", above=0)
 
+    @abstractmethod
     def second_moment(self, v: torch.Tensor, squared: torch.Tensor) -> torch.Tensor:
         """v_t from v_{t−1} and Δ_t²."""
-        raise NotImplementedError
 
     def step(self, state: State, change: torch.Tensor) -> torch.Tensor:
         m, v = state.get("m", 0.0), state.get("v", torch.full_like(change, self.tau**2))
