@@ -68,7 +68,8 @@ def build(name: str, shape: Shape, classes: int, seed: int) -> Classifier | VaeC
         return _seeded(seed, lambda: all_models()[name].make(shape, classes))
     from raysim.models import own
 
-    return _seeded(seed, lambda: own.adapted(own.make(name, shape, classes), name, shape, classes))
+    make = own.maker(name, shape, classes)
+    return _seeded(seed, lambda: own.adapted(make(), name, shape, classes))
 
 
 def build_plain(name: str, shape: Shape, classes: int, seed: int) -> nn.Module:
@@ -77,7 +78,7 @@ def build_plain(name: str, shape: Shape, classes: int, seed: int) -> nn.Module:
         return build(name, shape, classes, seed)
     from raysim.models import own
 
-    return _seeded(seed, lambda: own.make(name, shape, classes))
+    return _seeded(seed, own.maker(name, shape, classes))
 
 
 def _seeded(seed: int, make: Callable[[], Any]) -> Any:

@@ -48,14 +48,24 @@ class Split(nn.Module):
         return rest if first == "net" else f"{self.path}.{rest}"
 
 
-def make(name: str, shape: Shape, classes: int) -> nn.Module:
-    """The user's network, as it is, with new weights."""
+def maker(name: str, shape: Shape, classes: int) -> Callable[[], nn.Module]:
+    """A function that makes the user's network, as it is, with new weights.
+
+    What it takes is imported now: an import may draw from torch's generator, and would shift the weights of the first
+    network that a process makes.
+    """
     library, _, which = name.partition(":")
     if library == "torchvision":
-        return _torchvision(which, shape, classes)
+        import_torchvision()
+        return lambda: _torchvision(which, shape, classes)
     if library == "timm":
-        return _timm(which, shape, classes)
+        _import_timm(which)
+        return lambda: _timm(which, shape, classes)
     definition = definitions.find(name, "model")
+    return lambda: _own(definition, name, shape, classes)
+
+
+def _own(definition: Any, name: str, shape: Shape, classes: int) -> nn.Module:
     if isinstance(definition, nn.Module) or not callable(definition):
         kind = type(definition).__name__
         raise InputError(f"--model {name}: {kind} is no class; give an nn.Module class or function of (shape, classes)")
@@ -169,12 +179,16 @@ def _take_grey(net: nn.Module) -> None:
 
 
 def _timm(which: str, shape: Shape, classes: int) -> nn.Module:
-    import_torchvision()  # which timm imports, and which does not load by itself beside every build of torch
-    try:
-        timm = importlib.import_module("timm")
-    except ImportError as error:
-        raise InputError(f"--model timm:{which} needs the package timm ({error}): pip install timm") from None
+    timm = _import_timm(which)
     if which not in timm.list_models():
         raise InputError(f"--model: timm has no model '{which}'{nearest(which, timm.list_models())}")
     options = {"pretrained": False, "num_classes": classes, "in_chans": shape[0]}
     return _guarded(f"timm:{which}", "", lambda: timm.create_model(which, **options))
+
+
+def _import_timm(which: str) -> Any:
+    import_torchvision()  # which timm imports, and which does not load by itself beside every build of torch
+    try:
+        return importlib.import_module("timm")
+    except ImportError as error:
+        raise InputError(f"--model timm:{which} needs the package timm ({error}): pip install timm") from None

@@ -384,4 +384,17 @@ def test_a_setting_that_is_an_object_is_pickled_with_it():
     again = pickle.loads(pickle.dumps(given(TinyViT)))  # noqa: S301 - as Ray does, between the processes of a run
     assert again == f"{HERE}:TinyViT"
     assert again.value is TinyViT
-    assert own.make(again, SHAPE, CLASSES)
+    assert own.maker(again, SHAPE, CLASSES)()
+
+
+def test_what_a_module_draws_when_it_is_imported_does_not_shift_the_weights(tmp_path, monkeypatch):
+    """An actor imports it when it builds the model, the driver has done so before: both must have the same."""
+    (tmp_path / "drawing_net.py").write_text(
+        "import torch\n\ntorch.randn(5)\n\n\ndef net(shape, classes):\n"
+        "    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(shape[0] * shape[1] * shape[2], classes))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for build in (models.build, models.build_plain):
+        monkeypatch.delitem(sys.modules, "drawing_net", raising=False)
+        first, again = (build("drawing_net:net", (1, 4, 4), 3, seed=0).state_dict() for _ in range(2))
+        assert all(torch.equal(first[key], again[key]) for key in first)
