@@ -61,6 +61,7 @@ def test_a_failed_run_is_named_the_others_go_on_and_the_same_command_tries_it_ag
     assert main(["compare", "--methods", "fedavg", *TINY, "--out", str(tmp_path / "many"), "--overwrite"]) == 2
 
 
+@pytest.mark.slow
 def test_two_at_once_on_one_ray_have_the_hashes_they_have_alone(tmp_path):
     """One actor each on 2 logical CPUs: `sweep` is the same machinery."""
     done = raysim("sweep", "--over", "seed=0,1", *TINY, "--method", "fedprox", "--out", "many", cwd=tmp_path)

@@ -20,7 +20,7 @@ def idle(words: str, sizes=SIZES) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ("--method hfmds --rounds 19 --hfmds.first none", "in round 20, and there are 19; lower --hfmds.every"),
+        ("--method hfmds --rounds 19 --hfmds.first every", "in round 20, and there are 19; lower --hfmds.every"),
         ("--method hfmds --rounds 3 --hfmds.first 4", "in round 4, and there are 3; lower --hfmds.first"),
         ("--method moon --rounds 1", "no client is active twice"),
         ("--method scaffold --rounds 1", "from the second round"),
@@ -44,7 +44,7 @@ def test_it_is_noticed(words, reason):
 @pytest.mark.parametrize(
     "words",
     [
-        "--method hfmds --rounds 1", "--method hfmds --rounds 20 --hfmds.first none",
+        "--method hfmds --rounds 1", "--method hfmds --rounds 20 --hfmds.first every",
         "--method scaffold --rounds 2", "--method moon --rounds 2",
         "--method fedprox --batch-size 59", "--method feddpms --model feddpms-vae --rounds 5",
         "--method fedpa --rounds 2",

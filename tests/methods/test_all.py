@@ -144,7 +144,11 @@ def standing(local_ray):
     return Standing(4)
 
 
-@pytest.mark.parametrize(("method", "variant"), [*((name, {}) for name in methods.names()), *VARIANTS], ids=str)
+SLOW = {"feddpgan"}  # takes 40 s
+ALONE = [pytest.param(n, {}, marks=pytest.mark.slow if n in SLOW else (), id=f"{n}-{{}}") for n in methods.names()]
+
+
+@pytest.mark.parametrize(("method", "variant"), [*ALONE, *VARIANTS], ids=str)
 def test_one_hash_in_process_and_with_1_2_and_4_actors(method, variant, shapes, standing):
     settings = settings_of(method, **variant)
     config = configure(**settings)
