@@ -59,3 +59,20 @@ def computed(server_step, further_gradient=lambda k, w, start: 0.0, after=lambda
 
 def flat(values) -> torch.Tensor:
     return torch.cat([value.detach().reshape(-1) for value in values])
+
+
+def check_adaptive(method, second_moment, active, **settings) -> None:
+    """Compare a server optimiser with its algorithm in float64: x + η·m/(√v + τ), v by `second_moment(v, Δ²)`."""
+    m, v = 0.0, 0.1**2
+
+    def step(start, mean, cohort):
+        nonlocal m, v
+        m = 0.6 * m + 0.4 * (mean - start)
+        v = second_moment(v, (mean - start) ** 2)
+        return start + 0.05 * m / (v**0.5 + 0.1)
+
+    settings = {"lr": 0.05, "beta1": 0.6, "tau": 0.1} | settings
+    got, state = simulated(method, active=active, **{f"{method}.{key}": value for key, value in settings.items()})
+    np.testing.assert_allclose(got, computed(step, active=active), atol=3e-6)
+    np.testing.assert_allclose(state["0"]["m"], m, atol=2e-6)
+    np.testing.assert_allclose(state["0"]["v"], v, atol=2e-6)
