@@ -5,34 +5,37 @@
     python -m benchmarks.cluster_model --client-seconds 0.02 --model-megabytes 44.7
 
 A round works as in raysim: the driver hands out calls of many clients each, the model is sent to every node once, the
-actors train and sum, the driver collects one sum per actor, and the server adds the sums up. With S active clients, A
-actors, N nodes and a model of M bytes:
+actors train and sum, the driver asks every actor for its sum, an actor on every node adds up its node's, and the server
+those of the nodes. With S active clients, A actors, N nodes and a model of M bytes:
 
     work        S · client_seconds / A                          the local training, spread evenly (work is pulled)
     unevenness  client_seconds                                  some actors have one client more than others
-    driver      (calls + A) · call_seconds + S · report_seconds
+    driver      (calls + A + N) · call_seconds + S · report_seconds
     broadcast   M · N / broadcast rate                          actors of a node share one copy
-    server      A · 2M / sum rate + A · 2M / network            the sums are int64: twice the size of the weights
+    nodes       A / N · 2M / sum rate                           int64: twice the size of the weights; nodes at once
+    server      N · 2M / sum rate + N · 2M / network
     states      S · state_bytes / store rate                    for methods whose clients keep something
 
-Work and driver overlap (calls are handed out while others run), the rest happens one after the other. So a round takes
-max(work + unevenness, driver) + broadcast + server + states. The limit is the largest term; a column says from how many
-GPUs on the work takes less than all the rest together, so that more GPUs hardly help.
+Work and the driver's calls for it overlap (calls are handed out while others run), the rest happens one after the
+other. So a round takes max(work + unevenness, driver) + broadcast + nodes + server + states. The limit is the largest
+term; a column says from how many GPUs on the work takes less than all the rest together, so that more GPUs hardly help.
 
 Every rate is an argument. A step on a CPU says nothing about a GPU: for GPUs give `--client-seconds`, or measure there.
+`python -m benchmarks.driver` measures the driver's two rates, and compares them with this calculation.
 """
 
 import argparse
 import json
 import math
-import pickle
 import time
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+from benchmarks import driver
 from benchmarks.report import publish, table
 from benchmarks.turns import Side, here
 from benchmarks.workloads import CLASSES, WORKLOADS, Workload
+from raysim.engine.work_queue import CALL_SECONDS
 
 GPUS = (8, 64, 512)
 FEDERATIONS = ((1_000, 100), (100_000, 1_000), (1_000_000, 10_000), (1_000_000, 100_000))  # registered, active
@@ -51,12 +54,12 @@ class Rates:
     # a small network, launch-bound at about 1 ms each.
     client_seconds: float = 0.05
     model_megabytes: float = 3.5  # hfmds-cnn
-    # Driver, per call: `1_n_actor_calls_async` is 8,038 calls/s from one driver to many actors, and
-    # `single_client_wait_1k_refs` 5.08 loops/s of 1,000 waits on up to 1,000 references, 0.2 ms each
-    # (ray-project/ray, release/perf_metrics/microbenchmark.json at 08444c4). raysim waits once per call.
-    call_seconds: float = 1 / 8_038 + 1 / 5_080
-    # Driver, per client: unpickling and adding up its report. --measure; 10 to 15 µs on a busy machine of 2 cores.
-    report_seconds: float = 15e-6
+    # Driver, per call, in processor time of its whole process: `python -m benchmarks.driver --ray 100`. Ray publishes
+    # 8,038 calls/s from one driver to many actors (`1_n_actor_calls_async`, ray-project/ray,
+    # release/perf_metrics/microbenchmark.json at 08444c4), 0.12 ms each, without waiting for answers.
+    call_seconds: float = 0.5e-3
+    # Driver, per client: drawing, grouping, handing out, and taking in its report. --measure.
+    report_seconds: float = 7e-6
     # 1 GiB to 50 nodes in 16.9 s (release/perf_metrics/scalability/object_store.json at 08ff311), taken as a total
     # rate that stays the same with more nodes; a tree of copies would do better.
     broadcast_megabytes: float = 1_024 * 50 / 16.94
@@ -78,11 +81,15 @@ RAY_NODES, RAY_ACTORS, RAY_ARGUMENTS = 250, 10_000, 10_000
 ACTORS_PER_SECOND, IMPORT_SECONDS = 550, 2.5  # the second measured on 2 cores
 
 
-def calls_of(clients: int, actors: int) -> int:
-    """raysim's queue (engine/work_queue.py): each call takes half an even share of what is left."""
+def calls_of(clients: int, actors: int, client_seconds: float = math.inf) -> int:
+    """raysim's queue (engine/work_queue.py): each call takes half an even share of what is left.
+
+    But no call is so short that the driver cannot keep up (`Pace.least`).
+    """
+    least = min(actors * CALL_SECONDS / client_seconds, clients / actors)
     left, calls = clients, 0
     while left > 0:
-        left -= max(1, left // (2 * actors))
+        left -= max(1, int(max(left / (2 * actors), least) * (1 + 1e-9)))
         calls += 1
     return calls
 
@@ -91,20 +98,26 @@ def terms(rates: Rates, gpus: int, active: int) -> dict[str, float]:
     """Seconds of each part of a round."""
     actors = min(gpus * ACTORS_PER_GPU, active)
     nodes = math.ceil(gpus / GPUS_PER_NODE)
-    calls = calls_of(active, actors)
-    sums = 2 * rates.model_megabytes * actors
+    calls = calls_of(active, actors, rates.client_seconds)
+    sums = 2 * rates.model_megabytes * min(nodes, actors)
     return {
         "work": active * rates.client_seconds / actors,
         "unevenness": rates.client_seconds if active % actors else 0.0,
-        "driver": (calls + actors) * rates.call_seconds + active * rates.report_seconds,
+        "driver": driver_seconds(rates, calls, actors, nodes, active),
         "broadcast": rates.model_megabytes * nodes / rates.broadcast_megabytes,
+        "nodes": 2 * rates.model_megabytes * math.ceil(actors / nodes) / rates.sum_megabytes * (nodes > 1),
         "server": sums / rates.sum_megabytes + sums / rates.network_megabytes,
         "states": active * rates.state_bytes / 1e6 / rates.store_megabytes,
     }
 
 
+def driver_seconds(rates: Rates, calls: int, actors: int, nodes: int, active: int) -> float:
+    """The driver's part: calls to train, one to each actor for its sum, one per node to add those up, and clients."""
+    return (calls + actors + nodes * (nodes > 1)) * rates.call_seconds + active * rates.report_seconds
+
+
 def round_seconds(parts: dict[str, float]) -> float:
-    after = parts["broadcast"] + parts["server"] + parts["states"]
+    after = parts["broadcast"] + parts["nodes"] + parts["server"] + parts["states"]
     return max(parts["work"] + parts["unevenness"], parts["driver"]) + after
 
 
@@ -142,14 +155,13 @@ HEAD = [
 def envelope() -> str:
     """How the clusters of the table compare with what Ray's own tests cover."""
     actors, nodes = max(GPUS) * ACTORS_PER_GPU, math.ceil(max(GPUS) / GPUS_PER_NODE)
-    most = max(actors + calls_of(active, actors) for _, active in FEDERATIONS)
     start = actors / ACTORS_PER_SECOND + IMPORT_SECONDS * ACTORS_PER_GPU
     return (
         f"{max(GPUS)} GPUs are {nodes} nodes and {actors:,} actors; Ray's tests reach {RAY_NODES:,} nodes and "
-        f"{RAY_ACTORS:,} actors. The server is sent up to {most:,} objects in one call, one per actor and per call of "
-        f"the round; Ray's tests reach {RAY_ARGUMENTS:,}. Starting the actors takes about {start:.0f} s where a node "
-        "has a core per GPU. Clients cost the driver nothing until they are active: their number only decides how many "
-        "pixels the object stores hold together."
+        f"{RAY_ACTORS:,} actors. The server is sent at most {2 * nodes} objects in one call, a sum and a list of "
+        f"uploads per node; Ray's tests reach {RAY_ARGUMENTS:,}. Starting the actors takes about {start:.0f} s where "
+        "a node has a core per GPU. Clients cost the driver nothing until they are active: their number only decides "
+        "how many pixels the object stores hold together."
     )
 
 
@@ -181,16 +193,11 @@ def sum_rate(size: int = 1_000_000, terms: int = 4) -> float:
     return terms * sums[0].nbytes / 1e6 / (time.perf_counter() - started)
 
 
-def report_seconds(reports: int = 20_000) -> float:
-    """What one client's report costs the driver: unpickled, sorted and added up."""
-    from raysim.engine.messages import ClientReport
-
-    sent = pickle.dumps([ClientReport(k, 20, {"ce": 1.0}, 1, 0.0, False) for k in range(reports)])
-    started = time.perf_counter()
-    heard = sorted(pickle.loads(sent), key=lambda report: report.client)  # noqa: S301 - our own
-    math.fsum(report.samples * report.terms["ce"] for report in heard)
-    sum(report.bytes_up for report in heard)
-    return (time.perf_counter() - started) / reports
+def report_seconds() -> float:
+    """What one more active client costs the driver: between two rounds that differ in nothing else."""
+    few, many = 10_000, 20_000
+    found = {active: min(driver.measure(driver.parsed(["--active", str(active)]))["seconds"]) for active in (few, many)}
+    return max((found[many] - found[few]) / (many - few), 0.0)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -61,7 +61,7 @@ def start_process(workload: Workload, x, y, made_x, made_y, settings: dict) -> N
 
 def load_client(client: int, weights: dict):
     process["model"].load_state_dict(weights)
-    data = client_batch(process["x"], process["y"], client, process["workload"].samples)
+    data = client_batch(process["x"], process["y"], process["workload"].rows(client))
     return process["model"], process["settings"], *data
 
 

@@ -13,6 +13,8 @@ import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.turns import Over, Turns
 from benchmarks.workloads import BATCH, CLASSES, PROCESSES, TRAINING, Workload, pixels
 from raysim.config import resolve
@@ -32,11 +34,14 @@ def settings(workload: Workload) -> dict[str, object]:
 def watch(run, turns: Turns, workload: Workload, data: str | None) -> type:
     """Give the run its images, time the phases of its rounds; the reporter that takes turns."""
     from raysim.data import Dataset, Split
+    from raysim.data.partitions import Partition
     from raysim.observe import progress
 
     def prepare(config):
         x, y = pixels(workload, data)
         named = Dataset("benchmark", tuple(map(str, range(CLASSES))), Split(x, y), Split(x[:100], y[:100]))
+        if workload.beta is not None:
+            return named, Partition(np.arange(len(y)), workload.offsets)
         return named, config.partitioner().deal(y, CLASSES, config.clients, config.seed)
 
     class Watched(run.Simulation):

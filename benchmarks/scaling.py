@@ -111,15 +111,18 @@ def exact_sums(asked: argparse.Namespace) -> str:
         seconds = {name: [] for name in ways}
         for i in range(asked.repeats + 1):
             for name, add in ways.items():
-                started = time.perf_counter()
+                started = time.thread_time()
                 add()
                 if i:
-                    seconds[name].append(time.perf_counter() - started)
+                    seconds[name].append(time.thread_time() - started)
         medians = {name: statistics.median(values) for name, values in seconds.items()}
         rates = [f"{1000 * s:.2f} ms, {vector.nbytes / s / 1e9:.2f} GB/s" for s in medians.values()]
         rows.append([f"{size:,}", *rates, f"{medians['exact'] / medians['float32']:.1f}"])
     torch.set_num_threads(threads)
-    title = "Exact aggregation: one client's model into an actor's sum, one thread, GB of float32 weights per second:"
+    title = (
+        "Exact aggregation: one client's model into an actor's sum, one thread; GB of float32 weights per second of "
+        "processor time:"
+    )
     return f"{title}\n\n{table(['parameters', *ways, 'exact ÷ float32'], rows)}"
 
 

@@ -62,8 +62,9 @@ def throughput(workload: Workload, settings: dict, data: str | None, groups: int
         for mine, theirs in zip(plain.parameters(), model.module.parameters(), strict=True):
             mine.copy_(theirs)
     x, y = pixels(workload, data)
-    count, clients = settings["per_client"], groups * hfmds.group
-    batches = [tuple(v[:count] for v in client_batch(x, y, k, workload.samples)) for k in range(clients)]
+    size = hfmds.group_size(config)
+    count, clients = settings["per_client"], groups * size
+    batches = [tuple(v[:count] for v in client_batch(x, y, workload.rows(k))) for k in range(clients)]
     draw = torch.Generator().manual_seed(0)
     prototypes = torch.rand(CLASSES, model.module.feature_size, generator=draw)
     noise = [torch.randn(images.shape, generator=draw) for images, _ in batches]
@@ -72,8 +73,8 @@ def throughput(workload: Workload, settings: dict, data: str | None, groups: int
 
     def ours():
         made = []
-        for first in range(0, clients, hfmds.group):
-            of = slice(first, first + hfmds.group)
+        for first in range(0, clients, size):
+            of = slice(first, first + size)
             real, labels = (torch.cat(column) for column in zip(*batches[of], strict=True))
             real = real.contiguous(memory_format=torch.channels_last)  # as a client holds them
             start = torch.cat(noise[of])

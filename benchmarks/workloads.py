@@ -1,11 +1,13 @@
-"""The work that is compared: three federations, and the training that is the same in all of them.
+"""The work that is compared: five federations, and the training that is the same in all of them.
 
-W1 has a paper's model and data, W2 many tiny clients in every round, W3 many registered clients of which few train.
+W1 has a paper's model and data, W2 many tiny clients in every round, W3 many registered clients of which few train, W4
+clients of very different sizes, W5 a model of 11 million parameters.
 Nothing here needs a framework, so every side of a comparison can import it in its own environment.
 """
 
 import json
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,10 @@ WIDTHS = {"hfmds-cnn": (32, 64, 512), "small-cnn": (6, 16, 32)}  # two convoluti
 
 @dataclass(frozen=True)
 class Workload:
-    """A FedAvg federation: `active` of `clients` train each round, each on `samples` images of its own."""
+    """A FedAvg federation: `active` of `clients` train each round, each on `samples` images of its own.
+
+    With `beta`, `samples` is their mean, and what each has is drawn from a Dirichlet distribution.
+    """
 
     name: str
     model: str  # as raysim calls it
@@ -28,6 +33,7 @@ class Workload:
     samples: int
     active: int
     rounds: int  # timed, where nothing else is asked for
+    beta: float | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -44,10 +50,22 @@ class Workload:
 
     def describe(self) -> str:
         height, width = self.shape[1:]
-        return (
-            f"{self.model}, {self.shape[0]}×{height}×{width}, {self.clients:,} clients × {self.samples:,}, "
-            f"{self.active:,} active"
-        )
+        sizes = f"{self.samples:,}" if self.beta is None else f"{self.samples:,} (Dirichlet {self.beta:g})"
+        images = f"{self.shape[0]}×{height}×{width}"
+        return f"{self.model}, {images}, {self.clients:,} clients × {sizes}, {self.active:,} active"
+
+    @cached_property
+    def offsets(self) -> np.ndarray:
+        """Where each client's images begin, and where the last one's end. Everyone has at least two."""
+        if self.beta is None:
+            return self.samples * np.arange(self.clients + 1)
+        shares = np.random.default_rng(0).dirichlet(np.full(self.clients, self.beta))
+        free = self.clients * (self.samples - 2)
+        return 2 * np.arange(self.clients + 1) + np.rint(free * np.append(0, shares.cumsum())).astype(int)
+
+    def rows(self, client: int) -> slice:
+        """A client's images."""
+        return slice(*self.offsets[client : client + 2])
 
 
 WORKLOADS = {
@@ -56,6 +74,8 @@ WORKLOADS = {
         Workload("w1", "hfmds-cnn", (3, 32, 32), 100, 500, 10, 10),
         Workload("w2", "small-cnn", (1, 28, 28), 1_000, 20, 1_000, 10),
         Workload("w3", "small-cnn", (1, 28, 28), 10_000, 20, 100, 30),
+        Workload("w4", "hfmds-cnn", (3, 32, 32), 200, 50, 200, 10, beta=0.1),
+        Workload("w5", "resnet18", (3, 32, 32), 20, 100, 20, 3),
     )
 }
 
@@ -90,6 +110,13 @@ def plain_model(name: str, shape: tuple[int, int, int]):
     import torch
     from torch import nn
 
+    if name == "resnet18":
+        from raysim.data.torchvision_import import import_torchvision
+
+        torch.manual_seed(0)
+        model = import_torchvision().models.resnet18(num_classes=CLASSES)
+        model.conv1, model.maxpool = nn.Conv2d(shape[0], 64, 3, padding=1, bias=False), nn.Identity()
+        return model
     first, second, hidden = WIDTHS[name]
     flat = second * int(np.prod([((side - 4) // 2 - 4) // 2 for side in shape[1:]]))
     torch.manual_seed(0)
@@ -100,21 +127,20 @@ def plain_model(name: str, shape: tuple[int, int, int]):
     )  # fmt: skip
 
 
-def client_batch(x, y, client: int, samples: int):
+def client_batch(x, y, rows: slice):
     """A client's images, normalised, and its labels; copied, so that the pixels stay as they are."""
     import torch
 
-    rows = slice(client * samples, (client + 1) * samples)
     images = torch.from_numpy(np.array(x[rows], dtype=np.float32)).sub_(127.5).div_(64)
     return images, torch.from_numpy(np.array(y[rows], dtype=np.int64))
 
 
-def train_plainly(model, x, y, draw: np.random.Generator) -> None:
-    """One local epoch, as in any tutorial: what raysim and its peers are measured on."""
+def train_plainly(model, x, y, draw: np.random.Generator, tuned: bool = False) -> None:
+    """One local epoch, as in any tutorial: what raysim and its peers are measured on; or `tuned`, with a fused SGD."""
     import torch
     from torch.nn import functional as F
 
-    optimizer = torch.optim.SGD(model.parameters(), **TRAINING)
+    optimizer = torch.optim.SGD(model.parameters(), **TRAINING, fused=tuned)
     for batch in torch.from_numpy(draw.permutation(len(y))).split(BATCH):
         optimizer.zero_grad()
         F.cross_entropy(model(x[batch]), y[batch]).backward()

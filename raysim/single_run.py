@@ -15,6 +15,7 @@ import numpy as np
 
 from raysim import models
 from raysim.config import RunConfig, from_record, resolve
+from raysim.config.fusing import settled
 from raysim.data import Dataset, load
 from raysim.data.dataset import Columns
 from raysim.data.federated import FederatedData
@@ -26,6 +27,7 @@ from raysim.definitions import is_own
 from raysim.engine.callbacks import Callback, Callbacks
 from raysim.engine.ending import ending as end_of_process
 from raysim.engine.ray_runner import cluster
+from raysim.engine.ray_runner.gpu_room import with_room
 from raysim.engine.ray_runner.plan import Plan, make_plan
 from raysim.engine.round_metrics import RoundMetrics, late_mean
 from raysim.engine.runner import Runner, Started
@@ -54,6 +56,7 @@ from raysim.storage.run_directory import (
     check_directory,
     check_sources,
     finished_run,
+    with_fuse_of,
 )
 
 
@@ -63,8 +66,9 @@ class Prepared:
 
     class_names: list[str]
     counts: np.ndarray  # samples per client and class
+    shape: tuple[int, int, int]  # of an image
     client_bytes: int  # that an actor needs for the largest client's data
-    notes: tuple[str, ...]  # what the user should know of the data
+    notes: tuple[str, ...]  # what the user should know
     warnings: tuple[str, ...]  # what will probably not be what was meant
     sources: dict[str, str]  # digests of what is the user's own, by setting: they decide the result like settings
 
@@ -78,6 +82,7 @@ def run(config: RunConfig, reporter: Reporter | None = None) -> tuple[Path | str
 
 def run_at(config: RunConfig, out: Path, reporter: Reporter, mirror: Mirror | None = None) -> dict[str, Any]:
     """Run a configuration in this folder, which may be the working copy of a run directory elsewhere."""
+    config = with_fuse_of(out, config)
     if finished := finished_before(config, out, reporter):
         return finished
     end_of_process.run_directory = mirror.uri if mirror else str(out)
@@ -85,7 +90,8 @@ def run_at(config: RunConfig, out: Path, reporter: Reporter, mirror: Mirror | No
     started = time.perf_counter()
     trackers = load_trackers(config.track, config.callback)
     inputs = [prepare(config)]  # in a list, so that the pixels can be let go of once they are stored
-    prepared = described(config, *inputs[0])
+    config, note = settled(config, inputs[0][0].shape, inputs[0][0].classes)
+    prepared = described(config, *inputs[0], *([note] if note else []))
     for note in prepared.notes:
         reporter.say(f"note: {note}")
     for text in prepared.warnings:
@@ -180,11 +186,20 @@ def prepare(config: RunConfig) -> tuple[Dataset, Partition]:
 def check_model(config: RunConfig, dataset: Dataset) -> None:
     """Raise an InputError unless the model can be trained on these images; an own one is built and tried."""
     models.check(config.model, dataset.shape, dataset.classes)
-    if config.fuse > 1 and is_own(config.model):
+    if config.fuse_size > 1 and is_own(config.model):
         from raysim.training import fused
 
         module = models.build(config.model, dataset.shape, dataset.classes, config.seed)
         fused.check(module, config.model, dataset.shape)
+
+
+def check_graphs(config: RunConfig) -> None:
+    """Raise an InputError if steps are to be replayed in this process and its device cannot."""
+    if config.cuda_graphs:
+        from raysim.training.device import prepare_torch
+        from raysim.training.graphs import check_device
+
+        check_device(prepare_torch(config))
 
 
 def sources(config: RunConfig, dataset: Dataset) -> dict[str, str]:
@@ -195,13 +210,14 @@ def sources(config: RunConfig, dataset: Dataset) -> dict[str, str]:
     return {key: digest for key, digest in found.items() if digest}
 
 
-def described(config: RunConfig, dataset: Dataset, dealt: Partition) -> Prepared:
-    """What is worth knowing of the data after its pixels are gone."""
+def described(config: RunConfig, dataset: Dataset, dealt: Partition, *notes: str) -> Prepared:
+    """What is worth knowing of the data after its pixels are gone, and what there is to say besides."""
     return Prepared(
         class_names=list(dataset.class_names),
         counts=dealt.counts(dataset.train.y, dataset.classes),
+        shape=dataset.shape,
         client_bytes=largest_client(config, dataset, dealt),
-        notes=(*dataset.notes, *dealt.notes),
+        notes=(*dataset.notes, *dealt.notes, *notes),
         warnings=tuple(idle_parts(config, dealt)),
         sources=sources(config, dataset),
     )
@@ -215,12 +231,15 @@ def idle_parts(config: RunConfig, dealt: Partition) -> list[str]:
 
 def largest_client(config: RunConfig, dataset: Dataset, dealt: Partition) -> int:
     """Bytes an actor needs for its data: the pixels of the clients it trains at once (--fuse), as uint8 and float32."""
-    return int(dealt.sizes.max()) * dataset.train.x[0].nbytes * 5 * config.fuse
+    at_once = settled(config, dataset.shape, dataset.classes)[0].fuse_size
+    return int(dealt.sizes.max()) * dataset.train.x[0].nbytes * 5 * at_once
 
 
 def plan_for(config: RunConfig, dataset: Dataset, dealt: Partition) -> Plan:
     """The placement plan on the cluster we are connected to."""
-    return make_plan(config, cluster.nodes(), largest_client(config, dataset, dealt))
+    config, _ = settled(config, dataset.shape, dataset.classes)
+    nodes = with_room(without_driver_objects(config), cluster.nodes(), dataset.shape, dataset.classes)
+    return make_plan(config, nodes, largest_client(config, dataset, dealt))
 
 
 @contextmanager
@@ -231,6 +250,7 @@ def connected_runner(
     if config.in_process:
         from raysim.engine.in_process import InProcess
 
+        check_graphs(config)
         with _stopped_afterwards(InProcess()) as runner:
             yield runner, "in one process"
         return
@@ -238,7 +258,9 @@ def connected_runner(
 
     metadata = dashboard.about(config, out)
     with cluster.connected(metadata):
-        plan = make_plan(config, cluster.nodes(), prepared.client_bytes)
+        actors_config, classes = without_driver_objects(config), len(prepared.class_names)
+        nodes = with_room(actors_config, cluster.nodes(), prepared.shape, classes)
+        plan = make_plan(config, nodes, prepared.client_bytes)
         reporter.say(plan.describe())
         dashboard.show_on_jobs_page(metadata | {"plan": plan.describe()})
         with _stopped_afterwards(RayRunner(plan, config, out.name)) as runner:

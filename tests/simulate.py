@@ -79,7 +79,7 @@ def told_to(events: list):
     return lambda kind, **details: events.append((kind, details))
 
 
-UNEQUAL = ("seconds", "phases", "failures", "retries", "timeline")  # between two runs of one configuration
+UNEQUAL = ("seconds", "phases", "failures", "retries", "timeline", "gpu_bytes")  # between two runs of one configuration
 
 
 def comparable(result: Result) -> tuple:

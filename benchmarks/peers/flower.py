@@ -36,7 +36,7 @@ def train(message, context):
     workload, model, images = kept["all"]
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     client = int(context.node_config["partition-id"])
-    x, y = client_batch(*images, client, workload.samples)
+    x, y = client_batch(*images, workload.rows(client))
     train_plainly(model, x, y, np.random.default_rng((int(sent["server-round"]), client)))
     answer = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": len(y)})}
     return Message(RecordDict(answer), reply_to=message)

@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None) -> None:
     images = pixels(workload, asked.data)
 
     def user_data(user) -> Dataset:
-        return Dataset(raw_data=list(client_batch(*images, int(user), workload.samples)), user_id=str(user))
+        return Dataset(raw_data=list(client_batch(*images, workload.rows(int(user)))), user_id=str(user))
 
     sampler = get_user_sampler("minimize_reuse", list(range(workload.clients)))
     data = FederatedDataset(user_data, sampler)

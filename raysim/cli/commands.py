@@ -115,27 +115,31 @@ def plan(words: Words) -> None:
 def doctor(words: Words) -> None:
     """`raysim doctor`: examine the cluster that RAY_ADDRESS names, or this machine.
 
-    It prints what Ray and torch see: versions, driver, memory, MPS, whether the token is on. Then it trains one client
-    on every GPU, twice: bits must repeat, agree on all GPUs of a kind, and be the CPU's but for rounding. Exit code 1
-    and a line if something is wrong.
+    It prints what Ray and torch see: versions, driver, memory, MPS, whether the token is on. Every node reads what
+    every other has in its object store, which needs its ports. Then it trains one client on every GPU, twice: bits must
+    repeat, agree on all GPUs of a kind, and be the CPU's but for rounding; and once more with --cuda-graphs, for the
+    same bits. Exit code 1 and a line if something is wrong.
     """
     if words:
         raise InputError(f"doctor takes no settings, and was given '{words[0]}'")
     from raysim.engine.ray_runner import cluster
-    from raysim.engine.ray_runner.doctor import cluster_facts, examine_devices
+    from raysim.engine.ray_runner.doctor import cluster_facts, examine_devices, examine_transfers
 
     with cluster.connected():
         Reporter().say("\n".join(cluster_facts()))
-        found, wrong = examine_devices()
+        transfers, unread = examine_transfers()
+        Reporter().say(transfers)
+        found, unexamined = examine_devices()
     for one in found:
         facts = ", ".join(f"{name} {value}" for name, value in one.facts.items())
         Reporter().say(
             f"{one.name}: {facts}\n  self-test: {one.seconds:.1f} s, {one.sha256[:16]}, "
             f"{'repeats itself' if one.repeats else 'differs from itself'}, {one.apart:.0e} from the CPU's update"
+            + {None: "", True: ", replays", False: ", replays differently"}[one.replays]
         )
     from raysim.engine.self_test import faults
 
-    if wrong := wrong + faults(found):
+    if wrong := unread + unexamined + faults(found):
         raise RaysimError("; ".join(wrong))
     Reporter().say("everything promised holds here")
 

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from raysim.data import partitions
 from raysim.data.partitions import Partitioner
+from raysim.definitions import is_own
 from raysim.errors import InputError
-from raysim.methods.base import Part, can_fuse
+from raysim.methods.base import Part, can_fuse, can_replay
 from raysim.rng import stream
-from raysim.settings import as_dict, flag, setting, setting_fields
+from raysim.settings import as_dict, flag, formerly, setting, setting_fields
 
 # Upper limits, far above what anyone has used: a value beyond them is a slip, and would end in a lack of memory.
 MOST_IMAGES = 10**15  # whether they fit is decided by the memory there is
@@ -139,25 +140,31 @@ class RunConfig(_PartitionSettings):
     )  # fmt: skip
 
     actors: int | None = setting(
-        None, "number of client actors; by default 2 per GPU, or one per CPU",
+        None, "number of client actors; by default --actors-per-gpu, or one per CPU",
         minimum=1, maximum=MOST_ACTORS, decides_result=False,
     )  # fmt: skip
+    actors_per_gpu: int | None = setting(
+        None, "client actors on every GPU; by default as many as its free memory holds and CPUs can feed, at most 8",
+        minimum=1, maximum=1000, decides_result=False,
+    )  # fmt: skip
+    gpu_type: str | None = setting(
+        None, "use GPUs of this type alone, as Ray names it (A100, H100, T4, …); by default all", decides_result=False
+    )
     actor_per_client: bool = setting(False, "give every client an actor of its own", decides_result=False)
     gpu_fraction: float | None = setting(
         None, "share of a GPU per client actor; by default as much as fits", above=0, maximum=1, decides_result=False
     )
-    fuse: int = setting(
-        1,
-        "clients to train in one vectorised step; changes the last bits of the result",
-        minimum=1,
-        maximum=MOST_ACTORS,
-    )
+    fuse: int | Literal["auto"] = formerly(1, setting(
+        "auto", "clients to train in one vectorised step, or as many as suit the model (auto); changes the last bits",
+        minimum=1, maximum=MOST_ACTORS,
+    ))  # fmt: skip
     threads: int = setting(1, "torch threads per actor; changes the last bits of the result", minimum=1, maximum=1024)
     precision: Literal["float32", "tf32", "bf16"] = setting(
         "float32", "precision of local training: tf32 for products and convolutions on GPUs, or bf16 by autocast"
     )
-    compile: Literal["no", "yes", "cuda-graphs"] = setting(
-        "no", "compile the local forward pass with torch.compile; cuda-graphs also replays it, on GPUs"
+    compile: Literal["no", "yes"] = setting("no", "compile the local forward pass with torch.compile")
+    cuda_graphs: bool = setting(
+        False, "on GPUs, capture local steps of whole batches once and replay them; not with every method"
     )
     in_process: bool = setting(
         False, "run everything in this process, without Ray, for a debugger; the result is the same",
@@ -210,6 +217,11 @@ class RunConfig(_PartitionSettings):
         drawn = stream(self.seed, "cohort", t).choice(self.clients, self.active or self.clients, replace=False)
         return sorted(drawn.tolist())
 
+    @property
+    def fuse_size(self) -> int:
+        """How many clients train in one vectorised step; 1 as long as `auto` is not settled (config/fusing.py)."""
+        return 1 if self.fuse == "auto" else self.fuse
+
     def partitioner(self) -> Partitioner:
         """The chosen partition with its settings."""
         return partitions.from_settings(as_dict(self))
@@ -243,6 +255,18 @@ def _operational(cls: type) -> tuple[str, ...]:
     return tuple(name for name, field in setting_fields(cls).items() if not field.metadata["decides_result"])
 
 
+def why_not_fused(config: RunConfig) -> str | None:
+    """Why the settings do not allow several clients in one vectorised step; None: they do."""
+    if config.actor_per_client:
+        return "--actor-per-client leaves an actor one client"
+    if alone := [part.name for part in config.parts if not can_fuse(part)]:
+        return f"the loss of {alone[0]} is written for one client at a time"
+    for key, without in (("compile", "no"), ("cuda_graphs", False)):
+        if getattr(config, key) != without:
+            return f"it has a step of its own, which {flag(key)} does not know"
+    return None
+
+
 def check(config: RunConfig) -> RunConfig:
     """Raise an InputError if settings contradict each other; fill in defaults that depend on other settings.
 
@@ -256,12 +280,10 @@ def check(config: RunConfig) -> RunConfig:
         part.check(config)
     if config.evaluation == "global" and (alone := [part.name for part in config.parts if part.predicts_with_personal]):
         raise InputError(f"--method {alone[0]} keeps what it predicts with at the clients; add --evaluation clients")
-    if config.fuse > 1 and config.actor_per_client:
-        raise InputError("--fuse trains several clients in one actor, --actor-per-client forbids it; leave one out")
-    if config.fuse > 1 and (alone := [part.name for part in config.parts if not can_fuse(part)]):
-        raise InputError(f"--fuse: the loss of {alone[0]} is written for one client at a time; use --fuse 1")
-    if config.fuse > 1 and config.compile != "no":
-        raise InputError("--fuse has a step of its own that --compile does not know; leave one out")
+    if config.fuse_size > 1 and (reason := why_not_fused(config)):
+        raise InputError(f"--fuse: {reason}; use --fuse 1")
+    if config.cuda_graphs:
+        _check_graphs(config)
     for key in ("stop_accuracy", "patience"):
         if getattr(config, key) is not None and not config.eval_every:
             raise InputError(f"{flag(key)} needs the accuracy of rounds before the last; give --eval-every 1")
@@ -270,3 +292,13 @@ def check(config: RunConfig) -> RunConfig:
     if config.active is None:
         config = dataclasses.replace(config, active=config.clients)
     return config
+
+
+def _check_graphs(config: RunConfig) -> None:
+    """Raise an InputError if a local step of this configuration is not one that --cuda-graphs can capture."""
+    if config.compile != "no":
+        raise InputError("--cuda-graphs replays the step as it is, --compile makes another of it; leave one out")
+    if is_own(config.model):
+        raise InputError(f"--cuda-graphs: --model {config.model} may draw or decide in a step; leave one out")
+    if others := [part.name for part in config.parts if not can_replay(part)]:
+        raise InputError(f"--cuda-graphs: {others[0]} decides or draws something in every step; leave one out")

@@ -20,7 +20,8 @@ Layer = tuple[str, dict[str, object]]  # where it comes from ("command line", a 
 Fields = dict[str, Field[Any]]  # key -> setting; a part's keys begin with its prefix, as in fedprox.mu
 
 # Of each pair a run has one: giving it in a later layer takes back the other of an earlier layer.
-EITHER_OR = (("local_epochs", "local_steps"), ("train_size", "fraction"), ("actors", "actor_per_client"))
+EITHER_OR = (("local_epochs", "local_steps"), ("train_size", "fraction"), ("actors", "actor_per_client"),
+             ("actors", "actors_per_gpu"), ("actor_per_client", "actors_per_gpu"))  # fmt: skip
 
 
 COMMAND_LINE, CALL = "command line", "this call"  # where settings are given: in a shell, or in Python

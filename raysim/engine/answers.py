@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
-from raysim.engine.messages import ClientReport
-from raysim.engine.work_queue import Answers
+from raysim.engine.messages import Reports
 
 
-def all_reports(answers: Answers) -> list[ClientReport]:
-    """The reports of all calls, in order of client: so that nothing depends on who worked where."""
-    return sorted((report for reports in answers.first for report in reports), key=lambda report: report.client)
-
-
-def misshapen(reports: list[ClientReport]) -> dict[int, str]:
+def misshapen(reports: Reports) -> dict[int, str]:
     """The clients that sent something in another shape than most did, and what that was.
 
     Where as many clients sent one shape as another, the shape of the lowest client counts as the right one.
     """
     found: dict[int, str] = {}
-    for name in sorted({name for report in reports for name in report.shapes}):
-        sent = {report.client: report.shapes[name] for report in reports if name in report.shapes}
-        ((usual, _),) = Counter(sent.values()).most_common(1)
-        for client, shape in sent.items():
-            if shape != usual:
-                found.setdefault(client, f"its {name} has shape {_shown(shape)}, other clients' {_shown(usual)}")
+    for name, by_shape in sorted(reports.shapes.items()):
+        usual = max(by_shape, key=lambda shape: (len(by_shape[shape]), -min(by_shape[shape])))
+        others = {client: shape for shape in by_shape if shape != usual for client in by_shape[shape]}
+        for client, shape in sorted(others.items()):
+            found.setdefault(client, f"its {name} has shape {_shown(shape)}, other clients' {_shown(usual)}")
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -19,7 +20,7 @@ from raysim.data.object_store import LostObject
 from raysim.engine.failures import ClientFailure, Decision, FailurePolicy
 from raysim.engine.fixed_point import ExactSums, NotSummable, Term, mean_term, sum_term
 from raysim.engine.hosted_model import ClientStates, HostedModel
-from raysim.engine.messages import Broadcast, ClientReport, PassAnswer, States
+from raysim.engine.messages import Broadcast, ClientReport, PassAnswer, Reports, States
 from raysim.engine.prefetch import Prefetch
 from raysim.engine.work_queue import Group
 from raysim.measures import feature_kl
@@ -27,7 +28,8 @@ from raysim.methods.base import Part, Upload
 from raysim.tensors import size_in_bytes, to_host
 from raysim.training import fused
 from raysim.training.client import PERSONAL, Client, begin, forward, split_labelled, train
-from raysim.training.device import compiled, trouble_of
+from raysim.training.device import compiled, peak_memory, trouble_of
+from raysim.training.graphs import Graphs
 from raysim.training.profiling import FlopCounter, profiling
 
 LONE_SAMPLE = "Expected more than 1 value per channel when training"  # torch's batch-norm, of a batch of one
@@ -62,9 +64,10 @@ class ClientWork:
     def __init__(self, hosted: HostedModel):
         self.hosted, self.config = hosted, hosted.config
         self.policy = FailurePolicy.of(self.config)
-        fuse = self.config.fuse
+        fuse = self.config.fuse_size
         self.stack = fused.Stack(hosted.model, fuse, self.config.model) if fuse > 1 else None
         self.forward = compiled(forward, self.config, hosted.device)
+        self.graphs = Graphs(hosted.model) if self.config.cuda_graphs else None
         self.reader = ChunkReader(hosted.data.clients)
         self.prefetch = Prefetch.on(hosted.device, self.reader.read)
         self.sums = ExactSums()
@@ -113,9 +116,10 @@ class ClientWork:
             self._seed_model(client)
             with self._counted(client_id) as counter, self._profiled(client_id):
                 self.hosted.load(client.global_weights, self.hosted.personal_mask(), client.state)
-                terms = train(client)
+                terms = train(client, self.graphs)
                 weight, uploads = self._end(client)
-            return [self._trained(Trained(client, terms, weight, uploads, _flops(counter)))]
+            replayed = self.graphs.uncounted if self.graphs and counter else 0.0
+            return [self._trained(Trained(client, terms, weight, uploads, _flops(counter) + replayed))]
 
     def _train_together(
         self, stack: fused.Stack, group: Group, following: Group, states: ClientStates
@@ -263,6 +267,7 @@ class ClientWork:
             shapes=shapes,
             flops=done.flops,
             profile=profile,
+            gpu_bytes=peak_memory(self.hosted.device),
             has_state=has_state,
         )
         return ClientAnswer(report, each or None, sums, to_host(client.state) if has_state else None)
@@ -283,6 +288,7 @@ class ClientWork:
         errors: list[str] = []
         answers: list[ClientAnswer] = []
         while not answers:
+            began = time.perf_counter()
             try:
                 answers = self._with_room(work)
             except ClientFailure as failure:
@@ -298,6 +304,10 @@ class ClientWork:
         for answer in answers:  # now that nothing can go wrong any more
             self.sums.add(answer.sums)
             answer.sums = {}
+        seconds = (time.perf_counter() - began) / len(answers)
+        for answer in answers:
+            if not answer.report.skipped:
+                answer.report = replace(answer.report, seconds=seconds)
         self.summed += len(answers)
         return answers
 
@@ -310,6 +320,8 @@ class ClientWork:
                 raise
             log.warning("out of memory, trying once more: %s", error)
         self.prefetch.begin([])
+        if self.graphs:
+            self.graphs.drop()
         self.hosted.free_memory()  # outside of `except`: the error's traceback holds the tensors of what failed
         return work()
 
@@ -355,7 +367,8 @@ def _columns(answers: list[ClientAnswer]) -> PassAnswer:
     """The answers as columns; None where nobody has anything, so that nothing is stored."""
     uploads = [(a.report.client, a.each) for a in answers if a.each]
     states = [(a.report.client, a.state) for a in answers if a.state is not None]
-    return PassAnswer([a.report for a in answers], uploads or None, states or None)
+    reports = replace(Reports.of([a.report for a in answers]), uploads=len(uploads))
+    return PassAnswer(reports, uploads or None, states or None)
 
 
 def _flops(counter: FlopCounter | None) -> float:

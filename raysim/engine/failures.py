@@ -109,6 +109,8 @@ class ServerLost(RunFailure):
 class DeviceFailure(RunFailure):
     """An actor's device failed it: never a client's fault, and the actor is of no use any more."""
 
+    of_server = False  # then every client actor that reads what the server should have made fails with it
+
 
 class OutOfMemory(DeviceFailure):
     """There is no memory left on the device; with fewer actors at once it may fit."""

@@ -19,7 +19,11 @@ MEAN_BITS = 40
 MEAN_LIMIT = 2.0**21  # of |w|: the shares p add up to about one, so the sum stays below 2^62
 SUM_BITS = 30  # of the parts' sums, whose terms have no share: steps of 1e-9, sums up to SUM_LIMIT
 SUM_LIMIT = 2.0**32
-BLOCK = 1 << 16  # values at a time: half a megabyte as float64, and as much as int64
+BLOCK = 1 << 16  # values at a time: half a megabyte as float64
+# A float64 near this has steps of 1: adding it rounds as rint does, and the whole number is in its last bits.
+ROUNDING = 1.5 * 2.0**52
+ROUNDING_BITS = int(np.float64(ROUNDING).view(np.int64))
+ROUNDING_LIMIT = 2.0**51  # of what it can be added to
 
 
 class NotSummable(ValueError):
@@ -31,6 +35,7 @@ class Term:
     """One client's term of an exact sum: its values have been checked, and are encoded when they are added."""
 
     values: torch.Tensor  # must stay as they are until then
+    largest: float  # of their absolute values
     factor: float
     last: int | None = None  # of a mean: the client's share, an extra last element of the sum
 
@@ -47,15 +52,27 @@ class Term:
         """Encode the values and add them to the sum."""
         import torch
 
-        flat, sums = self.values.reshape(-1), total.view(-1)
-        block = min(BLOCK, len(flat)) if flat.device.type == "cpu" else len(flat)
-        wide = torch.empty(block, dtype=torch.float64, device=flat.device)
-        whole = torch.empty(block, dtype=torch.int64, device=flat.device)
-        for start, stop in _blocks(len(flat), block):
-            scaled = wide[: stop - start].copy_(flat[start:stop]).mul_(self.factor).round_()
-            sums[start:stop].add_(whole[: stop - start].copy_(scaled))
+        flat, sums = self.values.detach().reshape(-1), total.view(-1)
+        if flat.device.type == "cpu":
+            of_numpy = flat if flat.dtype in (torch.float32, torch.float64) else flat.double()
+            self._add_blocks(of_numpy.numpy(), sums.numpy())
+        else:
+            sums[: len(flat)].add_(flat.double().mul_(self.factor).round_().long())
         if self.last is not None:
             sums[-1] += self.last
+
+    def _add_blocks(self, flat: np.ndarray, sums: np.ndarray) -> None:
+        buffer = np.empty(min(BLOCK, flat.size))
+        small = self.largest * self.factor < ROUNDING_LIMIT
+        for start, stop in _blocks(flat.size, BLOCK):
+            scaled = np.multiply(flat[start:stop], self.factor, out=buffer[: stop - start], dtype=np.float64)
+            if small:
+                scaled += ROUNDING
+                whole = scaled.view(np.int64)
+                whole -= ROUNDING_BITS
+            else:
+                whole = np.rint(scaled, out=scaled).astype(np.int64)
+            sums[start:stop] += whole
 
 
 def mean_term(vector: torch.Tensor, share: float) -> Term:
@@ -78,7 +95,7 @@ def _term(values: torch.Tensor, limit: float, factor: float, last: int | None = 
         raise NotSummable(f"holds {largest:.3g}; the exact sum takes finite values below {limit:.3g}")
     if values.device.type == "mps":  # Apple's GPUs have no double precision
         values = values.cpu()
-    return Term(values, factor, last)
+    return Term(values, largest, factor, last)
 
 
 class ExactSums:

@@ -48,15 +48,20 @@ class InProcess(Runner):
 
     def run(self, work: Pass) -> Answers:
         answers = Answers()
-        queue = WorkQueue(work.groups, work.costs, len(self.workers))
+        queue, share = WorkQueue(work.groups, work.costs), 1 / len(self.workers)
         turn = 0
         while queue:
             actor, began = turn % len(self.workers), time.monotonic()
-            answer = getattr(self.workers[actor], work.name)(*work.arguments(queue.take()))
+            answer = getattr(self.workers[actor], work.name)(*work.arguments(queue.take(share)))
             answers.calls.append(Call(actor, began, time.monotonic()))
-            first, *rest = answer if work.returns > 1 else (answer,)
-            answers.first.append(first)
-            answers.rest.append(tuple(rest))
+            if work.over_clients:
+                reports, uploads, states = answer
+                answers.first.append(reports)
+                answers.actors.append(actor)
+                answers.uploads.append(uploads)
+                answers.states.append(states)
+            else:
+                answers.first.append(answer)
             turn += 1
         if work.over_clients:
             answers.sums = [worker.collect()[1] for worker in self.workers]

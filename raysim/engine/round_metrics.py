@@ -14,9 +14,10 @@ from itertools import pairwise
 from typing import Any
 
 from raysim.engine.failures import FaultCount
-from raysim.engine.messages import LOSS_BITS, ClientReport
+from raysim.engine.messages import LOSS_BITS, Reports
 
 FORMAT = 1  # of a line of metrics.jsonl
+RARE = ("skipped", "gpu_bytes")  # metrics that are left out of a line where they say nothing
 
 
 def metric(
@@ -67,23 +68,27 @@ class RoundMetrics(Mapping[str, Any]):
     failures: int = metric("actors lost and clients that failed", 0, counter="failures")
     retries: int = metric("clients that were run again, for their own failure or their actor's", 0, counter="retries")
     skipped: int = metric("clients left out because their code kept failing", 0)
+    gpu_bytes: int | None = metric(
+        "most bytes of a GPU that a client actor has held so far, without its CUDA context", gauge="gpu_bytes"
+    )  # None: there is no GPU
     timeline: dict[str, Any] = field(default_factory=dict, compare=False)  # who worked when: a line of timeline.jsonl
 
     # -- filled by the simulation, from what the actors and the server answer ------------------------------------------
 
-    def count_pass(self, reports: list[ClientReport]) -> None:
+    def count_pass(self, reports: Reports) -> None:
         """Take in what the clients of a pass sent."""
-        self.bytes_up += sum(report.bytes_up for report in reports)
+        self.bytes_up += reports.bytes_up
+        self.gpu_bytes = max(self.gpu_bytes or 0, reports.gpu_bytes) or None
 
-    def count_exchange(self, part: str, reports: list[ClientReport]) -> None:
+    def count_exchange(self, part: str, reports: Reports) -> None:
         """Take in the clients' reports of a part's exchange."""
         self.gflops[part] = self.gflops.get(part, 0.0) + _counted_gflops(reports)[0]
 
-    def count_training(self, reports: list[ClientReport]) -> None:
+    def count_training(self, reports: Reports) -> None:
         """Take in the clients' reports of local training."""
         self.train_loss, self.terms = _mean_losses(reports)
 
-    def count_operations(self, reports: list[ClientReport], samples: float | None) -> None:
+    def count_operations(self, reports: Reports, samples: float | None) -> None:
         """Take in the report of a client whose operations in local training were counted.
 
         They are scaled to a client with this many samples; with None they stand as they are, since a fixed number of
@@ -115,7 +120,7 @@ class RoundMetrics(Mapping[str, Any]):
         for each in declared():
             if each.name == "reported":
                 line |= self.reported
-            elif each.name != "skipped" or self.skipped:
+            elif each.name not in RARE or getattr(self, each.name):
                 line[each.name] = getattr(self, each.name)
         return line
 
@@ -150,18 +155,24 @@ def declared() -> list[Field[Any]]:
     return [each for each in fields(RoundMetrics) if "about" in each.metadata]
 
 
-def _mean_losses(reports: list[ClientReport]) -> tuple[float | None, dict[str, float]]:
-    """The clients' mean cross-entropy, and that of each further term, weighted by samples; summed in client order."""
-    reports = [report for report in reports if not report.skipped]
-    if not reports:
+def _mean_losses(reports: Reports) -> tuple[float | None, dict[str, float]]:
+    """The clients' mean cross-entropy, and that of each further term, weighted by samples.
+
+    `fsum` rounds once, so the order of the clients does not matter. A client that was skipped has no samples.
+    """
+    if len(reports.skipped) == len(reports.clients):
         return None, {}
-    samples = sum(report.samples for report in reports)
-    names = sorted({name for report in reports for name in report.terms})
-    means = {name: math.fsum(r.samples * r.terms[name] for r in reports if name in r.terms) / samples for name in names}
+    total = sum(reports.samples)
+    means = {
+        name: math.fsum(s * term for s, term in zip(reports.samples, terms, strict=True) if term is not None) / total
+        for name, terms in sorted(reports.terms.items())
+    }
     return means.pop("ce"), means
 
 
-def _counted_gflops(reports: list[ClientReport]) -> tuple[float, int]:
+def _counted_gflops(reports: Reports) -> tuple[float, int]:
     """The GFLOPs of the client whose operations were counted, and its samples."""
-    found = ((report.flops / 1e9, report.samples) for report in reports if report.flops)
-    return next(found, (0.0, 1))  # the client may have been skipped
+    if not reports.flops:  # the client may have been skipped
+        return 0.0, 1
+    client = min(reports.flops)
+    return reports.flops[client] / 1e9, reports.samples[reports.clients.index(client)]

@@ -10,7 +10,7 @@ import numpy as np
 
 from raysim.data.federated import FederatedData
 from raysim.engine.failures import FaultCount, ServerLost
-from raysim.engine.messages import Broadcast, Hello, PassAnswer, States
+from raysim.engine.messages import Broadcast, EachUpload, Hello, PassAnswer, States
 from raysim.engine.work_queue import Answers, Group, Pass
 from raysim.privacy.figures import Figure
 
@@ -100,8 +100,8 @@ class WorkerCalls(Protocol):
         """Hand over the sums since the last call, with the number of clients in them."""
         ...
 
-    def add(self, *sums: dict[str, np.ndarray]) -> tuple[int, dict[str, np.ndarray]]:
-        """Add up what several actors handed over; how many they were, and their sums together."""
+    def add(self, sums: int, *arrived: Any) -> tuple[int, dict[str, np.ndarray], EachUpload]:
+        """Put together what several actors handed over, first so many sums, then uploads; how many they were."""
         ...
 
     def evaluate(self, broadcast: Broadcast, groups: list[Group], states: States | None) -> tuple[int, int | None]:

@@ -18,6 +18,7 @@ from raysim.data.federated import FederatedData
 from raysim.data.object_store import fetch, put
 from raysim.engine.failures import RunFailure
 from raysim.engine.fixed_point import MEAN_LIMIT, add_up, decode_mean, decode_sum
+from raysim.engine.messages import EachUpload
 from raysim.measures import feature_kl
 from raysim.methods.base import Part, Uploads
 from raysim.privacy.figures import Figure
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from raysim.models.flat import FlatModel
 
 Sums = dict[str, np.ndarray]  # what client actors added up, by name
-EachUpload = list[tuple[int, dict[str, Any]]] | None  # client -> part -> its upload, of one call
 
 
 class Server:
@@ -53,6 +53,7 @@ class Server:
         self.t = 0
         self.averaged_model = 0  # index of the model that `Part.aggregate` is called for
         self.averaged_clients = 0  # that trained it
+        self.arrived: tuple[Sums, Sequence[EachUpload]] = {}, ()  # what `update` has yet to be given
 
     # -- for the parts -----------------------------------------------------------------------------------------------
 
@@ -136,12 +137,12 @@ class Server:
         self._part(part_name).receive(self, self._uploads(part_name, add_up(arrived[:sums]), arrived[sums:]))
 
     def aggregate(self, t: int, trained: Mapping[int, int], sums: int, *arrived: Any) -> list[np.ndarray]:
-        """Average the models, let the parts update, and return the models.
+        """Average the models, and return them; what has arrived is kept for `update`.
 
         `trained` is model -> number of clients that trained it; further arguments are as for `receive`.
         """
         self.t = t
-        totals, uploads = add_up(arrived[:sums]), arrived[sums:]
+        self.arrived = totals, _ = add_up(arrived[:sums]), arrived[sums:]
         personal = self._personal(t)
         deciding = next((part for part in self.config.parts if part.overrides("aggregate")), None)
         for i, before in enumerate(self.weights):
@@ -152,8 +153,17 @@ class Server:
                     self.averaged_model, self.averaged_clients = i, trained[i]
                     self._decide(deciding, before, mean, personal)
                 self.weights[i] = mean
+        return list(self.weights)
+
+    def update(self, t: int) -> list[np.ndarray]:
+        """Let the parts update, by what has arrived for `aggregate`; returns the models, as they are then."""
+        self.t = t
+        (totals, uploads), self.arrived = self.arrived, ({}, ())
         for part in self.config.parts:
+            before = [weights.copy() for weights in self.weights] if not part.updates_models else []
             part.update(self, self._uploads(part.name, totals, uploads))
+            if not all(map(np.array_equal, before, self.weights)):
+                raise RunFailure(f"{part.name} changed the models in `update`; it must not say updates_models = False")
         if self.config.feature_kl:
             moments = [each for _, each in self._uploads(feature_kl.NAME, totals, uploads).each]
             if (divergence := feature_kl.mean_kl(moments)) is not None:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from raysim.data.federated import FederatedData
-from raysim.engine.answers import all_reports, misshapen
+from raysim.engine.answers import misshapen
 from raysim.engine.checkpoint import Checkpoint, CheckpointKeeper
+from raysim.engine.costs import LearnedCosts
 from raysim.engine.digest import digest
 from raysim.engine.failures import ClientFailure, Decision, FailurePolicy, ServerLost
-from raysim.engine.messages import Broadcast, ClientReport, States
+from raysim.engine.messages import Broadcast, ClientReport, Reports, States
 from raysim.engine.round_metrics import RoundMetrics
 from raysim.engine.runner import LabelledFeatures, Runner, WorkerCalls
 from raysim.engine.server import Server
@@ -75,6 +76,7 @@ class Simulation:
         self.config, self.data, self.runner, self.checkpoints = config, data, runner, checkpoints
         self.model_bytes = model_bytes
         self.policy = FailurePolicy.of(config)
+        self.costs = LearnedCosts(data.sizes)
         self.stopped = ""  # why the run ends before its last round
         self.version = 0  # of the last broadcast
         self.counted_faults = replace(runner.faults)  # that the metrics of a round include
@@ -183,7 +185,7 @@ class Simulation:
     # -- one round ---------------------------------------------------------------------------------------------------
 
     def round(self, t: int) -> RoundMetrics:
-        """Do one round: extra exchanges, sample, broadcast, train, aggregate, evaluate."""
+        """Do one round: extra exchanges, sample, broadcast, train, aggregate, evaluate while the server updates."""
         self.runner.follow_nodes()
         cohort = self.config.cohort(t)
         begun, self.begun = self.begun or BegunRound(RoundMetrics(round=t, clients=len(cohort))), None
@@ -199,6 +201,9 @@ class Simulation:
         if t == self.config.rounds or (self.config.eval_every and t % self.config.eval_every == 0):
             metrics.count_evaluation(*self.evaluate(t))
             times.append(("evaluation", time.monotonic()))
+        if self.config.feature_kl or any(p.overrides("update") or p.overrides("aggregate") for p in self.config.parts):
+            self.hear_news(metrics)
+            times.append(("server", time.monotonic()))  # for as long as the actors wait for it
         metrics.count_time(times)
         metrics.timeline = {"round": t, "seconds": metrics.seconds, "spans": spans(self.calls, times[0][1])}
         if t == self.config.rounds:
@@ -217,12 +222,13 @@ class Simulation:
             broadcast = replace(self.broadcast(clients, metrics, part.replies_with_model), counted=clients[0])
             if self.config.profile and part.name not in self.profiles:
                 broadcast = replace(broadcast, profiled=clients[0])
-            work = self.pass_over(WorkerCalls.reply, broadcast, in_groups(clients, part.group), (part.name,))
+            groups = in_groups(clients, part.group_size(self.config))
+            work = self.pass_over(WorkerCalls.reply, broadcast, groups, (part.name,))
             answers = self.carry_out(work, metrics)
             self.calls.setdefault(f"{part.name} exchange", []).extend(answers.calls)
             self.send(Server.receive, answers, part.name, t)
             self.note_profile(part.name, answers)
-            metrics.count_exchange(part.name, all_reports(answers))
+            metrics.count_exchange(part.name, answers.reports)
             self.hear_news(metrics)
             i += 1
             begun.passes[part.name] = i
@@ -236,19 +242,21 @@ class Simulation:
         for part in self.config.parts:
             if part.overrides("route"):
                 broadcast = replace(broadcast, route=self.ask(Server.route, part.name, t, cohort))
-        work = self.pass_over(WorkerCalls.train, broadcast, in_groups(cohort, self.config.fuse))
+        work = self.pass_over(WorkerCalls.train, broadcast, in_groups(cohort, self.config.fuse_size))
         client = self.data.typical(cohort)
         typical = self.pass_over(WorkerCalls.train, replace(broadcast, profiled=None, counted=client), [[client]])
         typical.states = {client: self.states[client]} if client in self.states else {}  # as it is before this pass
         answers = self.carry_out(work, metrics)
         self.calls["training"] = answers.calls
-        trained = Counter(broadcast.route.get(r.client, 0) for r in all_reports(answers) if not r.skipped)
+        trained = Counter(broadcast.route.get(k, 0) for k in answers.reports.not_skipped())
         self.weights = self.send(Server.aggregate, answers, t, trained)
+        updating = [part for part in self.config.parts if part.overrides("update")]
+        if updating or self.config.feature_kl:
+            updated = self.runner.call_server(Server.update, t)
+            if any(part.updates_models for part in updating):  # else the models can be evaluated meanwhile
+                self.weights = updated
         self.note_profile("training", answers)
-        metrics.count_training(all_reports(answers))
-        reporting = any(part.overrides("update") or part.overrides("aggregate") for part in self.config.parts)
-        if self.config.feature_kl or reporting:
-            self.hear_news(metrics)
+        metrics.count_training(answers.reports)
         return typical
 
     def count_operations(self, typical: Pass, cohort: list[int], metrics: RoundMetrics) -> None:
@@ -259,7 +267,7 @@ class Simulation:
         self.version += 1
         again = replace(typical, broadcast=replace(typical.broadcast, version=self.version))
         samples = float(self.data.sizes[cohort].mean()) if self.config.local_epochs else None
-        metrics.count_operations(all_reports(self.runner.run(again)), samples)
+        metrics.count_operations(self.runner.run(again).reports, samples)
 
     def evaluate(self, t: int) -> tuple[list[tuple[int, int | None]], int]:
         """Evaluate the global model on the test split, or the clients' own on their shares of it.
@@ -303,20 +311,20 @@ class Simulation:
     def pass_over(
         self, method: Callable[..., Any], broadcast: Broadcast, groups: list[list[int]], extra: tuple[Any, ...] = ()
     ) -> Pass:
-        """A pass over clients, which costs as much as they have samples."""
-        costs = [float(sum(self.data.sizes[k] for k in group)) for group in groups]
-        return Pass(method, broadcast, groups, costs, extra=extra, states=self.states, over_clients=True)
+        """A pass over clients."""
+        work = Pass(method, broadcast, groups, [], extra=extra, states=self.states, over_clients=True)
+        work.costs, work.pace = self.costs.of_groups(work.kind, groups)
+        return work
 
     def carry_out(self, work: Pass, metrics: RoundMetrics) -> Answers:
         """Carry out a pass over clients; keeps their new states, counts what they sent."""
         answers = self.without_misshapen(work, metrics)
-        for reports, (_, states) in zip(answers.first, answers.rest, strict=True):
-            metrics.count_pass(reports)
-            for report in reports:
-                self.note_errors(report, metrics)
-                if report.has_state:
-                    self.states[report.client] = states
-                    self.changed.add(report.client)
+        self.costs.learn(work.kind, answers)
+        metrics.count_pass(answers.reports)
+        self.note_errors(answers.reports, metrics)
+        for reports, states in zip(answers.first, answers.states, strict=True):
+            self.states.update(dict.fromkeys(reports.with_state, states))
+        self.changed.update(answers.reports.with_state)
         return answers
 
     def without_misshapen(self, work: Pass, metrics: RoundMetrics) -> Answers:
@@ -325,7 +333,7 @@ class Simulation:
         Which shape is the wrong one can only be seen when all have come, and then the actors have added them already.
         """
         answers, failures = self.runner.run(work), 0
-        while found := misshapen(all_reports(answers)):
+        while found := misshapen(answers.reports):
             failures += 1
             decision = self.policy.client_failed(failures)
             for client, wrong in found.items():
@@ -333,7 +341,7 @@ class Simulation:
                 if decision is Decision.STOP:
                     raise ClientFailure(text)
                 report = ClientReport(client, errors=(text,), skipped=decision is Decision.SKIP)
-                self.note_errors(report, metrics)
+                self.note_errors(Reports.of([report]), metrics)
             if decision is Decision.SKIP:
                 work, failures = work.without(found), 0
             self.version += 1
@@ -343,21 +351,24 @@ class Simulation:
             answers.calls = calls + answers.calls
         return answers
 
-    def note_errors(self, report: ClientReport, metrics: RoundMetrics) -> None:
-        """Record what a client's own code raised: each time in the events, the number in the round's failures."""
+    def note_errors(self, reports: Reports, metrics: RoundMetrics) -> None:
+        """Record what clients' own code raised: each time in the events, the number in the round's failures."""
         faults, on_event = self.runner.faults, self.runner.on_event
-        for error in report.errors:
-            on_event("client_failed", client=report.client, round=metrics.round, text=error)
-        faults.failures += len(report.errors)
-        faults.retries += max(0, len(report.errors) - report.skipped)
-        if report.skipped:
-            on_event("client_skipped", client=report.client, round=metrics.round)
-            metrics.skipped += 1
+        skipped = set(reports.skipped)
+        for client in sorted(skipped | reports.errors.keys()):
+            errors = reports.errors.get(client, ())
+            for error in errors:
+                on_event("client_failed", client=client, round=metrics.round, text=error)
+            faults.failures += len(errors)
+            faults.retries += max(0, len(errors) - (client in skipped))
+            if client in skipped:
+                on_event("client_skipped", client=client, round=metrics.round)
+                metrics.skipped += 1
 
     def note_profile(self, name: str, answers: Answers) -> None:
         """Keep the table and the trace that came with an answer, if one did."""
-        for profile in (report.profile for reports in answers.first for report in reports if report.profile):
-            self.profiles[name] = profile
+        if answers.reports.profile:
+            self.profiles[name] = answers.reports.profile
 
     # -- the server --------------------------------------------------------------------------------------------------
 
@@ -367,8 +378,7 @@ class Simulation:
 
     def send(self, method: Callable[..., Any], answers: Answers, *arguments: Any) -> Any:
         """Pass sums and uploads on to the server, by reference."""
-        uploads = [uploads for uploads, _ in answers.rest]
-        return self.runner.call_server(method, *arguments, len(answers.sums), *answers.sums, *uploads)
+        return self.runner.call_server(method, *arguments, len(answers.sums), *answers.sums, *answers.uploads)
 
     def hear_news(self, metrics: RoundMetrics) -> None:
         """Take what the parts reported at the server, and what they share now."""

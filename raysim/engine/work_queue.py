@@ -5,13 +5,39 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from operator import itemgetter
 from typing import Any, NamedTuple
 
-from raysim.engine.messages import Broadcast, States
+from raysim.engine.messages import Broadcast, Reports, States
 
 NEXT = 0.005  # seconds from one call of an actor to its next within which it counts as never idle
 
 Group = list[int]  # clients, or test batches, whose work goes together
+
+CALL_SECONDS = 0.0005  # that a call costs the driver, roughly: to hand it out and to take its answer
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast actors have been in earlier passes."""
+
+    speeds: dict[int, float] = field(default_factory=dict)  # actor -> its speed, where the mean of all is 1
+    seconds: float = 0.0  # per unit of cost, at that mean; 0 where nothing is known
+
+    def of(self, actor: int) -> float:
+        """An actor's speed; one that is not known is as fast as the mean."""
+        return self.speeds.get(actor, 1.0)
+
+    def fastest(self) -> float:
+        return max(self.speeds.values(), default=1.0)
+
+    def least(self, actors: int) -> float:
+        """The cost of a call that lasts until the driver has served all other actors: smaller ones would make it late.
+
+        0 where nothing is known.
+        """
+        return actors * CALL_SECONDS / self.seconds if self.seconds else 0.0
 
 
 @dataclass
@@ -25,11 +51,17 @@ class Pass:
     extra: tuple[Any, ...] = ()  # further arguments of the method
     states: States | None = None  # the states of the clients; None for passes that have none
     over_clients: bool = False  # whether groups are of clients whose work the actors add up, to collect afterwards
+    pace: Pace = field(default_factory=Pace)  # of the actors
 
     @property
     def name(self) -> str:
         """The name of the method, which Ray's dashboard shows for its calls."""
         return self.method.__name__
+
+    @property
+    def kind(self) -> str:
+        """The method, and for an exchange its part: passes of the same kind cost alike."""
+        return " ".join([self.name, *(one for one in self.extra if isinstance(one, str))])
 
     @property
     def returns(self) -> int:
@@ -38,10 +70,13 @@ class Pass:
 
     def arguments(self, groups: list[Group]) -> tuple[Any, ...]:
         """What the method is called with for some of the groups."""
-        states = None
+        clients = [k for group in groups for k in group]
+        states, broadcast = None, self.broadcast
         if self.states is not None:
-            states = {k: self.states[k] for group in groups for k in group if k in self.states}
-        return (self.broadcast, groups, states, *self.extra)
+            states = {k: self.states[k] for k in clients if k in self.states} if self.states else {}
+        if broadcast.route:  # of all clients of the pass: no call needs more than its own
+            broadcast = replace(broadcast, route={k: broadcast.route[k] for k in clients if k in broadcast.route})
+        return (broadcast, groups, states, *self.extra)
 
     def without(self, clients: Container[int]) -> Pass:
         """The same pass over the other clients."""
@@ -64,9 +99,16 @@ class Answers:
     """What the calls of a pass returned, in no particular order."""
 
     first: list[Any] = field(default_factory=list)  # the small first return value of each call
-    rest: list[tuple[Any, ...]] = field(default_factory=list)  # references to the other return values, call by call
-    sums: list[Any] = field(default_factory=list)  # references to each actor's sums
+    actors: list[int] = field(default_factory=list)  # the actor of each call
+    states: list[Any] = field(default_factory=list)  # references to the clients' states, call by call
+    uploads: list[Any] = field(default_factory=list)  # references to what the clients sent client by client
+    sums: list[Any] = field(default_factory=list)  # references to sums over them all
     calls: list[Call] = field(default_factory=list)
+
+    @cached_property
+    def reports(self) -> Reports:
+        """Of a pass over clients: what all calls reported. Nothing that is made of it depends on who worked where."""
+        return Reports.joined(self.first)
 
 
 def spans(phases: dict[str, list[Call]], origin: float) -> dict[str, list[list[Any]]]:
@@ -95,34 +137,42 @@ def in_groups(items: list[int], size: int) -> list[Group]:
 
 
 class WorkQueue:
-    """The groups of a pass that no actor has taken yet, longest first (of equals, the lowest first item)."""
+    """The groups of a pass that no actor has taken yet, longest first (equals in the order given)."""
 
-    def __init__(self, groups: list[Group], costs: list[float], actors: int):
-        self.actors = actors
-        self.cost = {tuple(g): c for g, c in zip(groups, costs, strict=True)}
-        self.waiting = deque(sorted(groups, key=lambda g: (-self.cost[tuple(g)], g[0])))
-        self.left = float(sum(costs))
+    def __init__(self, groups: list[Group], costs: list[float]):
+        self.cost = {group[0]: cost for group, cost in zip(groups, costs, strict=True)}  # by a group's first item
+        by_cost = sorted(zip(costs, groups, strict=True), key=itemgetter(0), reverse=True)
+        self.waiting = deque(group for _, group in by_cost)
+        self.total = self.left = float(sum(costs))
 
     def __bool__(self) -> bool:
         return bool(self.waiting)
 
     def cost_of(self, groups: list[Group]) -> float:
         """The cost of some groups together; never 0."""
-        return max(sum(self.cost[tuple(group)] for group in groups), 1e-9)
+        return max(sum(self.cost[group[0]] for group in groups), 1e-9)
 
-    def take(self, only_one: bool = False) -> list[Group]:
-        """The next chunk: half an even share of what is left, so that the last chunks are small."""
-        share = 0.0 if only_one else self.left / (2 * self.actors)
+    def next_cost(self) -> float:
+        """The cost of the group that is next."""
+        return self.cost[self.waiting[0][0]]
+
+    def take(self, share: float, least: float = 0.0) -> list[Group]:
+        """The next chunk, for an actor whose share of all work this is: at least one group.
+
+        Half of its share of what is left, so that the last chunks are small; but not below `least`, unless that is more
+        than the actor's share of everything.
+        """
+        most = max(self.left * share / 2, min(least, self.total * share)) * (1 + 1e-9)
         chunk: list[Group] = []
         cost = 0.0
-        while self.waiting and (not chunk or cost + self.cost[tuple(self.waiting[0])] <= share):
+        while self.waiting and (not chunk or cost + self.cost[self.waiting[0][0]] <= most):
             group = self.waiting.popleft()
             chunk.append(group)
-            cost += self.cost[tuple(group)]
+            cost += self.cost[group[0]]
         self.left -= cost
         return chunk
 
     def give_back(self, groups: list[Group]) -> None:
         """Return groups whose work was lost; they go first."""
         self.waiting.extendleft(reversed(groups))
-        self.left += sum(self.cost[tuple(g)] for g in groups)
+        self.left += sum(self.cost[group[0]] for group in groups)

@@ -5,7 +5,7 @@ An ordinary class. Under Ray an actor hosts it; the in-process runner calls it d
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,11 +14,11 @@ from raysim.engine.client_work import ClientWork
 from raysim.engine.evaluator import Evaluator
 from raysim.engine.fixed_point import add_up
 from raysim.engine.hosted_model import HostedModel
-from raysim.engine.messages import Broadcast, Hello, PassAnswer, States
+from raysim.engine.messages import Broadcast, EachUpload, Hello, PassAnswer, States
 from raysim.engine.runner import LabelledFeatures, WorkerCalls
 from raysim.engine.work_queue import Group
 from raysim.privacy.figures import Figure
-from raysim.training.device import fingerprint
+from raysim.training.device import fingerprint, limit_memory
 
 if TYPE_CHECKING:
     from raysim.config import RunConfig
@@ -32,6 +32,10 @@ class Worker(WorkerCalls):
         self.clients = ClientWork(self.hosted)
         self.evaluator = Evaluator(self.hosted)
 
+    def limit_memory(self, share: float) -> None:
+        """Take no more of the device's memory than this share of it."""
+        limit_memory(self.hosted.device, share)
+
     def hello(self) -> Hello:
         return Hello(fingerprint(self.hosted.device), self.hosted.model.weights.nbytes)
 
@@ -44,8 +48,8 @@ class Worker(WorkerCalls):
     def collect(self) -> tuple[int, dict[str, np.ndarray]]:
         return self.clients.collect()
 
-    def add(self, *sums: dict[str, np.ndarray]) -> tuple[int, dict[str, np.ndarray]]:
-        return len(sums), add_up(sums)
+    def add(self, sums: int, *arrived: Any) -> tuple[int, dict[str, np.ndarray], EachUpload]:
+        return sums, add_up(arrived[:sums]), [pair for several in arrived[sums:] for pair in several] or None
 
     def evaluate(self, broadcast: Broadcast, groups: list[Group], states: States | None) -> tuple[int, int | None]:
         return self.evaluator.evaluate(broadcast, groups, states)

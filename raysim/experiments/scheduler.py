@@ -25,7 +25,7 @@ import psutil
 from raysim.config import RunConfig
 from raysim.data import partitions
 from raysim.engine.ray_runner import cluster
-from raysim.engine.ray_runner.plan import Node, make_plan
+from raysim.engine.ray_runner.plan import Node, make_plan, of_type
 from raysim.errors import InputError, PlanError, RaysimError
 from raysim.experiments import objects
 from raysim.experiments.grid import Grid, PlannedRun
@@ -94,7 +94,8 @@ def units(nodes: list[Node], threads: int) -> list[Node]:
     found = []
     for node in with_gpus or [n for n in nodes if n.cpus] or nodes:
         count = node.gpus or max(1, int(node.cpus / threads))
-        found += [Node(node.id, node.cpus / count, node.gpus // count, node.memory // count)] * count
+        share = dataclasses.replace(node, cpus=node.cpus / count, gpus=node.gpus // count, memory=node.memory // count)
+        found += [share] * count
     return found
 
 
@@ -103,8 +104,8 @@ def merged(share: list[Node]) -> list[Node]:
     together: dict[str, Node] = {}
     for unit in share:
         before = together.get(unit.id, Node(unit.id, 0.0, 0, 0))
-        sums = (getattr(before, name) + getattr(unit, name) for name in ("cpus", "gpus", "memory"))
-        together[unit.id] = Node(unit.id, *sums)
+        sums = {name: getattr(before, name) + getattr(unit, name) for name in ("cpus", "gpus", "memory")}
+        together[unit.id] = dataclasses.replace(unit, **sums)
     return list(together.values())
 
 
@@ -179,7 +180,8 @@ class RunScheduler:
     def _find_units(self) -> list[Node]:
         threads = max(run.config.threads for run in self.waiting)
         if not self.in_process:
-            return units(cluster.nodes(), threads)
+            nodes, types = cluster.nodes(), {run.config.gpu_type for run in self.waiting}
+            return units(of_type(nodes, types.pop() if len(types) == 1 else None) or nodes, threads)
         cpus = len(os.sched_getaffinity(0))
         return units([Node("", float(cpus), 0, psutil.virtual_memory().total)], threads)
 

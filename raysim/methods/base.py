@@ -7,6 +7,7 @@ The client's training loop is in training/client.py, the round loop in engine/si
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,17 @@ if TYPE_CHECKING:
     from raysim.engine.server import Server
     from raysim.training.client import Client, Step
     from raysim.training.fused import FusedStep, Stack
+
+
+STEP_HOOKS = {
+    "begin",
+    "batch",
+    "next_draws",
+    "extra",
+    "ce_weight",
+    "loss",
+    "pull",
+}  # that decide what a local step does
 
 
 @dataclass
@@ -138,6 +150,8 @@ class Part:
         A part writes only its own `server.state[self.name]`, and may read the others'.
         """
 
+    updates_models = True  # whether `update` may change the models; if no part does, they are evaluated while it runs
+
     def sample_features(self, server: Server, count: int) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Features and labels sampled from the part's generator, if it has one, for the drawing by --tsne."""
 
@@ -159,9 +173,13 @@ class Part:
 
     # -- client ------------------------------------------------------------------------------------------------
 
-    group = 1  # clients per call of `reply`; a part that computes for several at once makes this a setting
+    def group_size(self, config: RunConfig) -> int:
+        """How many clients `reply` is called for at once; more if computing for several together is faster."""
+        return 1
+
     reported = True  # whether the part's loss term is among the metrics
     adds_samples = False  # whether `batch` may add --unlabelled-batch samples to a batch
+    replayable = False  # whether its local steps can be replayed as CUDA graphs (`can_replay`)
     replies_with_model = True  # whether clients need the global model in the part's exchanges, and so download it
 
     def reply(self, clients: list[Client]) -> list[Upload]:
@@ -174,6 +192,12 @@ class Part:
     def batch(self, client: Client, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The batch to train on in a local step, passed on from part to part; y may become soft labels."""
         return x, y
+
+    def next_draws(self, client: Client) -> None:
+        """Put what `begin` has drawn for a local step into `client.scratch`, for `loss`; not asked for with --fuse.
+
+        A loss that takes it by itself cannot be replayed (`can_replay`).
+        """
 
     def extra(self, client: Client) -> torch.Tensor | None:
         """Images to pass through the network in a local step beside the batch; not asked for with --fuse.
@@ -231,6 +255,27 @@ def name_of(cls: type[Part]) -> str:
     """The name of a part: that of its file, or of its class where that is in a notebook or a script."""
     file = cls.__module__.rpartition(".")[2]
     return cls.__name__.lower() if file == "__main__" else file
+
+
+def balanced_group(clients: int, most: int) -> int:
+    """How many clients to put in a group, at most so many, if actors are to finish together.
+
+    The groups are a multiple of four: two or four actors get equally many, however few clients there are.
+    """
+    groups = 4 * math.ceil(clients / (4 * most))
+    return math.ceil(clients / groups)
+
+
+def can_replay(part: Part) -> bool:
+    """Whether a local step with the part can be captured and replayed (--cuda-graphs): the part must say so.
+
+    `loss` and `pull` are called for a first step only, a few times in vain; the other hooks as always. So these two may
+    read the step, settings, and the part's own tensors in `client.scratch`, `client.state` and `client.broadcast`, of
+    the same sizes at all clients; they may add to tensors in `client.scratch`, in place. The class that overrides
+    a hook of the step says `replayable = True`; one derived from it that overrides another says it again.
+    """
+    definer = next(cls for cls in type(part).__mro__ if STEP_HOOKS & vars(cls).keys())
+    return definer is Part or bool(vars(definer).get("replayable"))
 
 
 def can_fuse(part: Part) -> bool:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 class FedPA(Part):
     """FedPA: features aligned with global prototypes, and a head also trained on hard generated features."""
 
+    replayable = True
+    updates_models = False
+
     lambda_ge: float = setting(
         25.0, "weight of the loss on generated features; 0: no generator (λ_ge, eq. 12)", minimum=0
     )
@@ -88,9 +91,13 @@ class FedPA(Part):
     # -- client; the broadcast is empty in the first round -----------------------------------------------------------
 
     def begin(self, client):
-        client.scratch[self.name] = {}
-        if "generator" in client.broadcast[self.name] and self.at("lambda_ge", client.t):
-            client.scratch[self.name]["made"] = self.generated(client)
+        """The weights are tensors, since a number would be the same in all replays of a step."""
+        weights = {name: self.at(name, client.t) for name in ("lambda_ge", "lambda_po")}
+        device = client.y.device
+        scratch = {name: torch.full((), weight, device=device) for name, weight in weights.items() if weight}
+        if "generator" in client.broadcast[self.name] and "lambda_ge" in scratch:
+            scratch["made"] = self.generated(client)
+        client.scratch[self.name] = scratch
 
     def generated(self, client: Client) -> Iterator[tuple[Tensor, Tensor]]:
         """Batches of (features, labels) from the broadcast generator, in evaluation mode; all is drawn now."""
@@ -104,15 +111,19 @@ class FedPA(Part):
         noise, labels = (torch.cat(drawn).to(client.y.device) for drawn in zip(*draws, strict=True))
         return gen.in_blocks(generator, noise, labels, size)
 
+    def next_draws(self, client):
+        if "made" in (scratch := client.scratch[self.name]):
+            scratch["generated"] = next(scratch["made"])
+
     def loss(self, client, step):
         """λ_ge·L_ge (eq. 11) + λ_po·L_po (eq. 10)."""
-        broadcast, terms = client.broadcast[self.name], []
-        if "generator" in broadcast and (weight := self.at("lambda_ge", client.t)):
-            generated, labels = next(client.scratch[self.name]["made"])
-            terms.append(weight * F.cross_entropy(client.model.module.head(generated), labels))
-        if "prototypes" in broadcast and (weight := self.at("lambda_po", client.t)):
+        broadcast, scratch, terms = client.broadcast[self.name], client.scratch[self.name], []
+        if "generated" in scratch:
+            generated, labels = scratch["generated"]
+            terms.append(scratch["lambda_ge"] * F.cross_entropy(client.model.module.head(generated), labels))
+        if "prototypes" in broadcast and "lambda_po" in scratch:
             distances = self.distance(step.real_features, step.real_y, broadcast["prototypes"], broadcast["known"])
-            terms.append(weight * distances.mean())
+            terms.append(scratch["lambda_po"] * distances.mean())
         return sum(terms) if terms else None
 
     def fused_loss(self, clients, step):

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 class NaiveMix(Part):
     """NaiveMix: mixup with means of M images and of their labels, which all clients share before the first round."""
 
+    replayable = True
+
     mean_of: int = setting(2, "samples in each shared mean (M)", minimum=2)
     ratio: float = setting(
         0.1, "weight of the shared mean in a mixture; 0: no means are shared (λ)", minimum=0, maximum=1

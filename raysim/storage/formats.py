@@ -38,7 +38,8 @@ NUMBERS = {str: float}
 METRICS = {
     "round": int, "accuracy?": (FINITE, None), "loss?": (float, None), "clients?": int, "bytes_up?": int,
     "bytes_down?": int, "gflops?": NUMBERS, "train_loss?": (float, None), "terms?": NUMBERS, "phases?": {str: FINITE},
-    "seconds?": FINITE, "failures?": int, "retries?": int, "skipped?": int, "psnr?": (float, None),
+    "seconds?": FINITE, "failures?": int, "retries?": int, "skipped?": int, "gpu_bytes?": int,
+    "psnr?": (float, None),
     "shared_bytes?": (FINITE, None),
 }  # fmt: skip
 EVENT = {"time": FINITE, "event": str, "text?": (str, None), "reason?": (str, None)}

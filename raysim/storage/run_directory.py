@@ -10,7 +10,7 @@ import secrets
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,9 +75,22 @@ def check_directory(config: RunConfig, path: Path) -> None:
         run_files.own_files(path)
 
 
+def with_fuse_of(path: Path, config: RunConfig) -> RunConfig:
+    """The configuration; where it goes on with the run at this path, --fuse auto is what that run began with."""
+    if config.fuse != "auto" or not (config.resume and (path / "config.json").exists()):
+        return config
+    return replace(config, fuse=_recorded(path, config)["fuse"])
+
+
+def _recorded(path: Path, config: RunConfig) -> dict[str, Any]:
+    """The settings that the run at this path began with."""
+    return from_record(read_config(path)["settings"], str(path / "config.json"), config.method)
+
+
 def _check_same_run(config: RunConfig, path: Path) -> None:
     """Refuse to go on with other settings than the run began with, as far as they decide its result."""
-    before = from_record(read_config(path)["settings"], str(path / "config.json"), config.method)
+    before = _recorded(path, config)
+    config = with_fuse_of(path, config)
     for key, value in config.identity().items():
         if before.get(key) != value:
             raise InputError(f"--resume: {path} has {flag(key)} {before.get(key)}, not {value}; leave it as it was")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,10 +25,21 @@ from raysim.training.shared_images import SharedImages
 
 if TYPE_CHECKING:
     from raysim.config import RunConfig
+    from raysim.training.graphs import Graphs
 
 PERSONAL = "personal"  # key of a client's own parameters in its state, beside the names of the parts
 
 Forward = Callable[[Any, torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...]]
+
+
+class Inputs(NamedTuple):
+    """What a local step is computed from: the batch as parts have changed it and as it was, and images they add."""
+
+    x: torch.Tensor
+    y: torch.Tensor
+    real_x: torch.Tensor
+    real_y: torch.Tensor
+    extras: dict[str, torch.Tensor] | None = None  # None: parts have yet to be asked
 
 
 @dataclass
@@ -189,58 +200,77 @@ def begin(client: Client) -> None:
         part.begin(client)
 
 
-def train(client: Client) -> dict[str, float]:
+def train(client: Client, graphs: Graphs | None = None) -> dict[str, float]:
     """Do the local steps, and return the mean of each loss term; the model then has the trained weights.
 
     Nothing is copied to the device in a step, and nothing waits for it: all draws are uploaded before the first.
+    With `graphs`, steps of whole batches are replayed.
     """
-    model, parts = client.model, client.config.parts
-    module = model.module
+    model, config = client.model, client.config
     begin(client)
     # The optimiser goes parameter by parameter, and no gradients stay between steps: each is written once, where one
     # flat gradient would be cleared and added to. That saves 4 % of a step of hfmds-cnn.
-    optimizer = make_optimizer(model.parameters, client.config, client.t)
+    optimizer = graphs.begin(client) if graphs else make_optimizer(model.parameters, config, client.t)
     reported: dict[str, list[torch.Tensor]] = {}
     one = torch.ones((), device=model.device)  # the gradient of the loss, which torch would make anew in every step
     for indices in upload_all(client.batches(), model.device):
         x, y = real_x, real_y = client.x[indices], client.y[indices]
-        for part in parts:
+        for part in config.parts:
             x, y = part.batch(client, x, y)
-        with autocast(client.config, model.device):
-            step = forward_all(client, (x, y), (real_x, real_y))
-            ce = step.ce
-            weight = math.prod(part.ce_weight(client) for part in parts)
-            loss = ce if weight == 1 else ce * weight
-            terms = {"ce": ce}
-            for part in parts:
-                if (term := part.loss(client, step)) is not None:
-                    loss = loss + term
-                    terms |= {part.name: term} if part.reported else {}
-        optimizer.zero_grad()
-        loss.backward(one)
-        terms |= add_pulls(client)
-        optimizer.step()
+        inputs = Inputs(x, y, real_x, real_y)
+        if graphs and len(indices) == config.batch_size:
+            terms = graphs.step(client, inputs, one)
+        else:
+            terms = add_gradients(client, inputs, optimizer, one)
+            optimizer.step()
         for name, term in terms.items():
-            # A graph writes its outputs again in the next step.
-            kept = term.detach().clone() if client.config.compile == "cuda-graphs" else term.detach()
-            reported.setdefault(name, []).append(kept)
-    module.eval()
+            reported.setdefault(name, []).append(term)
+    model.module.eval()
     return {name: math.fsum(torch.stack(values).tolist()) / client.steps for name, values in reported.items()}
 
 
-def forward_all(client: Client, batch: tuple[torch.Tensor, ...], real: tuple[torch.Tensor, ...]) -> Step:
-    """The step as the parts see it, from batches (x, y) as they changed them and as they were.
+def add_gradients(client: Client, inputs: Inputs, optimizer: Optimizer, one: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Give the parameters the gradients of a local step's loss; returns the terms to report."""
+    parts = client.config.parts
+    with autocast(client.config, client.model.device):
+        step = forward_all(client, inputs)
+        weight = ce_weight(client)
+        loss = step.ce if weight == 1 else step.ce * weight
+        terms = {"ce": step.ce}
+        for part in parts:
+            if (term := part.loss(client, step)) is not None:
+                loss = loss + term
+                terms |= {part.name: term} if part.reported else {}
+    optimizer.zero_grad()
+    loss.backward(one)
+    return {name: term.detach() for name, term in (terms | add_pulls(client)).items()}
+
+
+def ce_weight(client: Client) -> float:
+    """The factor on the cross-entropy in a local step."""
+    return math.prod(part.ce_weight(client) for part in client.config.parts)
+
+
+def added_images(client: Client) -> dict[str, torch.Tensor]:
+    """The images that parts add to a local step, by part, after all have taken what was drawn for it."""
+    for part in client.config.parts:
+        part.next_draws(client)
+    return {part.name: more for part in client.config.parts if (more := part.extra(client)) is not None}
+
+
+def forward_all(client: Client, inputs: Inputs) -> Step:
+    """The step as the parts see it.
 
     Images that parts add go through the network together with the batch, unless it has batch-norm.
     """
-    module, (x, y) = client.model.module, batch
-    extras = {part.name: more for part in client.config.parts if (more := part.extra(client)) is not None}
+    module, x, y = client.model.module, inputs.x, inputs.y
+    extras = added_images(client) if inputs.extras is None else inputs.extras
     together = extras and not client.model.mixes_samples
-    inputs = torch.cat([x, *extras.values()]) if together else x
-    features, logits, ce, *others = client.forward(module, inputs, y)
+    everything = torch.cat([x, *extras.values()]) if together else x
+    features, logits, ce, *others = client.forward(module, everything, y)
     found = others[0].split([len(more) for more in extras.values()]) if together else map(module, extras.values())
     extra = dict(zip(extras, found, strict=True))
-    return Step(x=x, y=y, real_x=real[0], real_y=real[1], features=features, logits=logits, ce=ce, extra=extra)
+    return Step(x, y, inputs.real_x, inputs.real_y, features=features, logits=logits, ce=ce, extra=extra)
 
 
 def add_pulls(client: Client) -> dict[str, torch.Tensor]:

@@ -7,18 +7,18 @@ import os
 import platform
 import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import torch
 
 from raysim.errors import InputError, RaysimError
+from raysim.training.drivers import machine_has_gpu
 
 if TYPE_CHECKING:
     from raysim.config import RunConfig
 
-# Where drivers of NVIDIA (also under Windows) and AMD show that a machine has a GPU, whatever torch was built for.
-DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+# What CUDA takes for a process before torch has allocated anything: 300 to 500 MB with the kernels of torch and cuDNN.
+CONTEXT_BYTES = 500 * 2**20
 
 # What libraries say when there is no memory left; torch.OutOfMemoryError is only its own allocator's.
 NO_MEMORY = (
@@ -63,9 +63,9 @@ def is_accelerator(device: torch.device) -> bool:
 def check_visible() -> None:
     """Raise an error if this machine has a GPU and torch sees none: the CPU would silently do its work.
 
-    Without any GPU the ones that Ray counts are logical (`ray start --num-gpus`), and computing on the CPU is meant.
+    Without any GPU the ones that Ray counts are logical, and computing on the CPU is meant.
     """
-    if not torch.accelerator.is_available() and any(Path(driver).exists() for driver in DRIVERS):
+    if not torch.accelerator.is_available() and machine_has_gpu():
         built = f"CUDA {torch.version.cuda}" if torch.version.cuda else f"ROCm {torch.version.hip}"
         built = built if torch.version.cuda or torch.version.hip else "CPUs only"
         raise RaysimError(
@@ -98,6 +98,18 @@ def empty_cache(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
+def limit_memory(device: torch.device, share: float) -> None:
+    """Let this process take no more than its share of a GPU's memory, of which its CUDA context is a part."""
+    if device.type == "cuda":
+        total = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(max(share - CONTEXT_BYTES / total, share / 2), device)
+
+
+def peak_memory(device: torch.device) -> int:
+    """The most bytes of a GPU that this process has held at once, without its CUDA context; 0 on other devices."""
+    return torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
+
+
 def autocast(config: RunConfig, device: torch.device) -> torch.autocast:
     """A context in which the forward pass of a local step has the precision of --precision."""
     return torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
@@ -111,12 +123,9 @@ def compiled(function: Callable, config: RunConfig, device: torch.device) -> Cal
     """
     if config.compile == "no":
         return function
-    if config.compile == "cuda-graphs" and device.type != "cuda":
-        raise InputError("--compile cuda-graphs needs GPUs and there is none here; use --compile yes")
     if device.type == "cpu" and not any(map(shutil.which, ("g++", "clang++", "c++"))):
         raise InputError("--compile needs a C++ compiler on the CPU (g++), and there is none; leave it out")
-    mode = "reduce-overhead" if config.compile == "cuda-graphs" else None
-    fast = torch.compile(function, mode=mode, dynamic=False)
+    fast = torch.compile(function, dynamic=False)
     return lambda module, x, y: (fast if len(y) == config.batch_size else function)(module, x, y)
 
 

@@ -32,6 +32,16 @@ class Optimizer(ABC):
             which, parameters, gradients = ([*column] for column in zip(*used, strict=True))
             self.update(parameters, gradients, which)
 
+    @torch.no_grad()
+    def reset(self) -> None:
+        """Forget all steps, in the same memory."""
+        for tensor in self.state():
+            tensor.zero_()
+
+    @abstractmethod
+    def state(self) -> list[Tensor]:
+        """What it remembers of its steps."""
+
     @abstractmethod
     def update(self, parameters: list[Tensor], gradients: list[Tensor], which: list[int]) -> None:
         """Update these parameters by their gradients; `which` are their indices in `self.parameters`."""
@@ -45,6 +55,9 @@ class Sgd(Optimizer):
         self.settings: dict[str, Any] = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         self.settings |= {"dampening": 0.0, "nesterov": False, "maximize": False, "fused": True}
         self.velocities: dict[int, Tensor | None] = {}
+
+    def state(self) -> list[Tensor]:
+        return [velocity for velocity in self.velocities.values() if velocity is not None]
 
     def update(self, parameters: list[Tensor], gradients: list[Tensor], which: list[int]) -> None:
         for i, gradient in zip(which, gradients, strict=True):
@@ -70,6 +83,9 @@ class Adam(Optimizer):
         }
         self.settings |= {"amsgrad": False, "maximize": False, "fused": True}
         self.moments = moments or [fresh_moments(parameter) for parameter in parameters]
+
+    def state(self) -> list[Tensor]:
+        return [tensor for moments in self.moments for tensor in moments.values()]
 
     def update(self, parameters: list[Tensor], gradients: list[Tensor], which: list[int]) -> None:
         first, second, steps = ([self.moments[i][name] for i in which] for name in ("exp_avg", "exp_avg_sq", "step"))

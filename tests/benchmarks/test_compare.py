@@ -29,7 +29,7 @@ def test_a_round_of_the_plain_loop_is_the_mean_of_clients_that_all_started_from_
     images, expected = pixels(TINY), 0
     for client in cohort:
         model = plain_model(TINY.model, TINY.shape)
-        train_plainly(model, *client_batch(*images, client, TINY.samples), np.random.default_rng((1, client)))
+        train_plainly(model, *client_batch(*images, TINY.rows(client)), np.random.default_rng((1, client)))
         expected += torch.nn.utils.parameters_to_vector(model.parameters()).detach().double() / len(cohort)
     with Side("plain loop", here("bare", TINY.to_json())) as side:
         assert side.round()["norm"] == pytest.approx(expected.norm().item(), rel=1e-5)
@@ -41,13 +41,21 @@ def test_a_side_that_fails_says_why():
         Side("unlucky", [sys.executable, "-c", "raise SystemExit('no such luck')"])
 
 
-def test_fused_clients_are_measured_beside_unfused_ones_where_raysim_has_them(monkeypatch):
-    class Field:
-        name = "fuse"
+def test_another_number_of_fused_clients_is_measured_beside_the_default():
+    assert compare.variants(10, {"lr": "1"}) == {
+        "raysim --lr 1": {"lr": "1"},
+        "raysim --fuse 10 --lr 1": {"lr": "1", "fuse": 10},
+    }
+    assert list(compare.variants(None, {})) == ["raysim"]
 
-    monkeypatch.setattr(compare.dataclasses, "fields", lambda _: [Field])
-    assert list(compare.variants(TINY, 10, {"lr": "1"})) == ["raysim --lr 1", "raysim --fuse 10 --lr 1"]
-    assert list(compare.variants(WORKLOADS["w1"], 10, {})) == ["raysim"]
+
+def test_unequal_clients_own_all_images():
+    workload = WORKLOADS["w4"]
+    sizes = np.diff(workload.offsets)
+    assert sizes.min() >= 2
+    assert sizes.max() > 5 * workload.samples
+    assert workload.offsets[-1] == workload.clients * workload.samples
+    assert workload.rows(1) == slice(sizes[0], sizes[:2].sum())
 
 
 def test_saved_images_are_those_the_other_sides_have(tmp_path):

@@ -81,7 +81,7 @@ def test_scripts_parse_use_only_flags_ray_has_and_never_stop_everybodys_ray(path
     assert os.access(path, os.X_OK)
     assert "set -euo pipefail" in text
     commands = [line for line in text.splitlines() if re.search(r"\bray start |\bstart_node (?!\()", line)]
-    assert commands
+    assert commands or path.name == "mps.sh"  # which is run before Ray
     for command in commands:
         assert set(re.findall(r"(--[a-z-]+)", command)) <= RAY_FLAGS, command
 

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -43,6 +44,15 @@ def owned(state: Path) -> list[psutil.Process]:
                 found.append(process)
         except psutil.Error:
             continue
+    return found
+
+
+def listening(state: Path) -> list:
+    """The connections at which processes of this cluster listen."""
+    found = []
+    for process in owned(state):
+        with suppress(psutil.NoSuchProcess):  # Ray's come and go
+            found += [c for c in process.net_connections() if c.status == psutil.CONN_LISTEN]
     return found
 
 
@@ -97,8 +107,7 @@ class TestThreeNodes:
         assert len(re.findall(r"node\d: running", done.stdout)) == 3
         assert local["RAY_ADDRESS"] in done.stdout
         dashboard = int(local["RAY_API_SERVER_ADDRESS"].rpartition(":")[2])
-        listening = [c for p in owned(state) for c in p.net_connections() if c.status == psutil.CONN_LISTEN]
-        assert {c.laddr.ip for c in listening if c.laddr.port == dashboard} == {"127.0.0.1"}
+        assert {c.laddr.ip for c in listening(state) if c.laddr.port == dashboard} == {"127.0.0.1"}
 
     def test_without_the_token_nothing_goes(self, local):
         submit = ["ray", "job", "submit", "--", "true"]

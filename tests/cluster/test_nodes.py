@@ -11,7 +11,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 from raysim.data.synthetic_tables import table_digest
-from raysim.engine.ray_runner import cluster, placement
+from raysim.engine.ray_runner import cluster, doctor, placement
 from raysim.engine.ray_runner import lifecycle as crew
 from raysim.engine.ray_runner.plan import make_plan
 from raysim.engine.ray_runner.ray_internals import draining_nodes
@@ -43,6 +43,33 @@ def keeping(folder):
     return lambda runner: CheckpointWriter(Checkpoints(folder / "checkpoints", {}), runner, runner.on_event)
 
 
+def test_gpus_of_one_type_are_used_alone_also_on_nodes_that_join(monkeypatch):
+    """By the label that Ray gives to its nodes, here by hand."""
+    monkeypatch.setattr(crew, "NODE_SECONDS", 0.0)
+    small = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+    head = small | {"num_gpus": 1, "labels": {cluster.GPU_TYPE: "T4"}}
+    nodes = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        first = nodes.add_node(num_gpus=1, labels={cluster.GPU_TYPE: "A100"}, **small)
+        ray.init(address=nodes.address, logging_level="ERROR", runtime_env={"env_vars": cluster.worker_environment()})
+        nodes.wait_for_nodes()
+        config = configure(gpu_type="A100", actors_per_gpu=1)
+        plan = make_plan(config, cluster.nodes(), client_bytes=2**20)
+        assert [slot.node for slot in plan.slots] == [first.node_id]
+        place = placement.Placement(plan)
+        place.reserve()
+        nodes.add_node(num_gpus=1, labels={cluster.GPU_TYPE: "T4"}, **small)
+        second = nodes.add_node(num_gpus=1, labels={cluster.GPU_TYPE: "A100"}, **small)
+        nodes.wait_for_nodes()
+        lost, joined = place.changes()
+        assert lost == {}
+        assert list(joined) == [second.node_id]
+        place.release()
+    finally:
+        ray.shutdown()
+        nodes.shutdown()
+
+
 @pytest.mark.usefixtures("three_nodes")
 def test_three_nodes():
     plan = make_plan(configure(), cluster.nodes(), client_bytes=2**20)
@@ -54,21 +81,23 @@ def test_three_nodes():
 
 
 @pytest.mark.usefixtures("three_nodes")
-def test_one_sum_per_node_reaches_the_server_even_if_those_who_add_are_killed(monkeypatch):
-    sums = []
+def test_one_sum_and_one_list_of_uploads_per_node_reach_the_server_even_if_those_who_add_are_killed(monkeypatch):
+    sums, uploads = [], []
     run = RayRunner.run
 
     def counted(self, work):
         answers = run(self, work)
         sums.extend([len(answers.sums)] * work.over_clients)
+        uploads.extend([len(answers.uploads)] * work.over_clients)
         return answers
 
     monkeypatch.setattr(RayRunner, "run", counted)
     settings = {"method": EVERYTHING, "actors": 6, "active": 10}
     here = comparable(simulate(method=EVERYTHING, active=10))
     assert comparable(simulate_on_ray(**settings)) == here
-    assert max(sums) == 3
+    assert (max(sums), max(uploads)) == (3, 3)
     sums.clear()
+    uploads.clear()
     monkeypatch.setattr(placement, "WORKER", "tests.parts.doomed_adder:DoomedAdder")
     events = []
     assert comparable(simulate_on_ray(**settings, on_event=told_to(events))) == here
@@ -76,6 +105,7 @@ def test_one_sum_per_node_reaches_the_server_even_if_those_who_add_are_killed(mo
     assert lost
     assert all(details["clients"] == 0 for details in lost)  # nobody's work is done again
     assert max(sums) > 3  # the server adds what they left
+    assert max(uploads) > 3
 
 
 def test_the_work_moves_from_a_node_that_drains(three_nodes, tmp_path, monkeypatch):
@@ -127,3 +157,12 @@ def test_a_node_that_held_states_is_lost_and_another_joins(three_nodes, tmp_path
     told = {event[0]: event[1] for event in events if len(event) > 1}
     assert told["node_lost"]["actors"]
     assert told["node_joined"]["actors"]
+
+
+@pytest.mark.slow  # another cluster
+def test_the_doctor_has_every_node_read_from_every_other(three_nodes):
+    said, wrong = doctor.examine_transfers()
+    assert said.startswith("transfers: 3 nodes × 3; ports between them: ")
+    assert len(said.split(", ")) == 6  # two of each node
+    assert wrong == []
+    assert doctor._read._function([ray.put(b"something else")]) == ["other bytes than were given"]

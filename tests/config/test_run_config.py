@@ -3,9 +3,9 @@
 from raysim.config import RunConfig, resolve
 
 OPERATIONAL = {
-    "data", "download", "actors", "actor_per_client", "gpu_fraction", "in_process", "tsne", "privacy", "measures",
-    "feature_kl", "metrics", "callback", "track", "profile", "client_timeout", "watchdog", "checkpoint_every", "resume",
-    "out", "overwrite",
+    "data", "download", "actors", "actors_per_gpu", "gpu_type", "actor_per_client", "gpu_fraction", "in_process",
+    "tsne", "privacy", "measures", "feature_kl", "metrics", "callback", "track", "profile", "client_timeout",
+    "watchdog", "checkpoint_every", "resume", "out", "overwrite",
 }  # fmt: skip
 
 

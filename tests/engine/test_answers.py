@@ -1,5 +1,5 @@
 from raysim.engine.answers import misshapen
-from raysim.engine.messages import ClientReport
+from raysim.engine.messages import ClientReport, Reports
 from raysim.engine.runner import WorkerCalls
 from raysim.engine.work_queue import Pass
 
@@ -8,7 +8,7 @@ def reports(**shapes):
     """Clients 0, 1, 2, … with these shapes of things called a, b, …; None: it did not send that."""
     count = max(map(len, shapes.values()))
     sent = [{name: each[k] for name, each in shapes.items() if each[k] is not None} for k in range(count)]
-    return [ClientReport(k, shapes=found) for k, found in enumerate(sent)]
+    return Reports.joined(Reports.of([ClientReport(k, shapes=found)]) for k, found in reversed(list(enumerate(sent))))
 
 
 def test_the_shape_most_have_is_right():

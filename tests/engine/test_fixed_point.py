@@ -86,6 +86,17 @@ def test_blocks_change_no_bit(monkeypatch):
     assert np.array_equal(decode_sum(total), (total / 2.0**30).astype(np.float32))
 
 
+@pytest.mark.parametrize("scale", [1.0, 2.0**5, 2.0**10])
+def test_both_ways_of_rounding_give_rint(scale):
+    """Ties, both signs, and values on either side of where the quick way ends."""
+    ties = torch.tensor([0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 0.0, 3.0, 0.49999997], dtype=torch.float64) * 2.0**-30
+    edges = torch.tensor([1.0, -1.0, 0.99999994]) * 2.0**21 * scale
+    draw = torch.randn(1000, generator=torch.Generator().manual_seed(1)) * scale
+    for values in (ties, ties.float(), edges, draw, draw.double(), draw.half(), draw.bfloat16()):
+        expected = np.rint(values.double().numpy() * 2.0**30).astype(np.int64)
+        assert np.array_equal(encoded(sum_term(values, 1)), expected), values.dtype
+
+
 def test_numbers_other_than_vectors_are_summed_too():
     sums = ExactSums()
     for _ in range(2):

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from raysim.engine.failures import RunFailure
+from raysim.engine.in_process import InProcess
 from raysim.errors import InputError
 from raysim.methods import part_classes
 from tests.simulate import comparable, simulate
@@ -54,3 +56,50 @@ def test_two_parts_that_decide_the_same_thing_are_refused():
         part_classes("tests.parts.committee+tests.parts.rival")
     with pytest.raises(InputError, match="is there twice"):
         part_classes("fedprox+fedprox")
+
+
+class Watching(InProcess):
+    """Keeps the order of the server's calls and the passes, and whose models are evaluated."""
+
+    def __init__(self):
+        super().__init__()
+        self.order, self.returned = [], {}
+
+    def call_server(self, method, *arguments, returns=1):
+        self.order.append(method.__name__)
+        self.returned[method.__name__] = super().call_server(method, *arguments, returns=returns)
+        return self.returned[method.__name__]
+
+    def run(self, work):
+        self.order.append(work.name)
+        if work.name == "evaluate":
+            self.evaluated = next(
+                name for name in ("aggregate", "update") if self.returned.get(name) is work.broadcast.weights
+            )
+        return super().run(work)
+
+
+@pytest.mark.parametrize(
+    ("settings", "whose"),
+    [
+        ({"method": "scaffold"}, "aggregate"),
+        ({"method": "fedpa", "fedpa.gen_steps": 2}, "aggregate"),
+        ({"method": EVERYTHING}, "update"),
+        ({"method": f"scaffold+{EVERYTHING}"}, "update"),
+        ({"feature_kl": 50}, "aggregate"),
+    ],
+    ids=str,
+)
+def test_models_that_no_update_changes_are_evaluated_while_the_server_updates(settings, whose):
+    runner = Watching()
+    simulate(runner=runner, rounds=1, privacy=0, **settings)
+    after = runner.order[runner.order.index("aggregate") :]
+    assert after[:4] == ["aggregate", "update", "evaluate", "take_news"]
+    assert runner.evaluated == whose
+
+
+def test_an_update_that_changes_models_and_says_it_does_not_is_found_out(monkeypatch):
+    (cls,) = part_classes(EVERYTHING).values()
+    monkeypatch.setattr(cls, "updates_models", False)
+    with pytest.raises(RunFailure, match="everything changed the models in `update`"):
+        simulate(method=EVERYTHING, rounds=1)

@@ -32,7 +32,7 @@ def test_the_next_clients_are_uploaded_while_the_others_train(monkeypatch, fuse)
     module = __import__(kind, fromlist=["train"])
     train, take = module.train, WorkQueue.take
     # The whole pass in one call.
-    monkeypatch.setattr(WorkQueue, "take", lambda queue: [*take(queue), *(queue.take() if queue else [])])
+    monkeypatch.setattr(WorkQueue, "take", lambda queue, share: take(queue, 2.0, least=1e9))
     monkeypatch.setattr(module, "train", lambda *given: (side.log.append("train"), train(*given))[1])
     result = simulate(rounds=1, active=8, fuse=fuse)
     monkeypatch.undo()

@@ -5,14 +5,14 @@ import json
 import pytest
 
 from raysim.engine.failures import FaultCount
-from raysim.engine.messages import ClientReport
+from raysim.engine.messages import ClientReport, Reports
 from raysim.engine.round_metrics import RoundMetrics
 
-REPORTS = [
+REPORTS = Reports.of([
     ClientReport(0, samples=10, terms={"ce": 1.0, "fedprox": 0.5}, bytes_up=100, flops=3e9),
     ClientReport(1, samples=30, terms={"ce": 2.0}, bytes_up=50),
     ClientReport(2, skipped=True),
-]
+])  # fmt: skip
 
 
 def test_training_is_a_mean_by_samples_over_those_not_skipped():
@@ -26,12 +26,22 @@ def test_training_is_a_mean_by_samples_over_those_not_skipped():
     assert metrics.gflops == {"training": pytest.approx(3 * 20 / 10)}
 
 
+def test_the_memory_of_a_gpu_is_the_most_of_any_actor_and_on_cpus_says_nothing():
+    metrics = RoundMetrics(4)
+    metrics.count_pass(REPORTS)
+    assert "gpu_bytes" not in metrics.to_line()
+    metrics.count_pass(Reports.of([ClientReport(0, gpu_bytes=5), ClientReport(1, gpu_bytes=9)]))
+    metrics.count_pass(Reports.of([ClientReport(0, gpu_bytes=6)]))
+    assert metrics.to_line()["gpu_bytes"] == 9
+    assert RoundMetrics.from_line(metrics.to_line()).gpu_bytes == 9
+
+
 def test_a_fixed_number_of_steps_is_not_scaled_and_nothing_counted_says_nothing():
     metrics = RoundMetrics(4)
     metrics.count_operations(REPORTS, samples=None)
     assert metrics.gflops == {"training": 3.0}
     metrics = RoundMetrics(4)
-    metrics.count_training([ClientReport(2, skipped=True)])
+    metrics.count_training(Reports.of([ClientReport(2, skipped=True)]))
     assert (metrics.train_loss, metrics.terms, metrics.gflops) == (None, {}, {})
 
 

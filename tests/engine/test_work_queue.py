@@ -1,3 +1,6 @@
+from dataclasses import replace
+
+from raysim.engine.messages import Broadcast
 from raysim.engine.runner import WorkerCalls
 from raysim.engine.work_queue import Call, Pass, WorkQueue, in_groups, spans
 
@@ -9,10 +12,10 @@ def test_groups_are_consecutive_and_only_by_size():
 def test_longest_first_in_shrinking_chunks_and_nothing_lost():
     groups = in_groups(list(range(100)), 1)
     costs = [float(i % 10 + 1) for i in range(100)]
-    queue = WorkQueue(groups, costs, actors=4)
+    queue = WorkQueue(groups, costs)
     chunks = []
     while queue:
-        chunks.append(queue.take())
+        chunks.append(queue.take(1 / 4))
     assert sorted(g for chunk in chunks for g in chunk) == groups
     order = [costs[g[0]] for chunk in chunks for g in chunk]
     assert order == sorted(order, reverse=True)
@@ -23,24 +26,40 @@ def test_longest_first_in_shrinking_chunks_and_nothing_lost():
 
 
 def test_lost_work_comes_back_first():
-    queue = WorkQueue([[0], [1], [2]], [3.0, 2.0, 1.0], actors=1)
-    first = queue.take()
+    queue = WorkQueue([[0], [1], [2]], [3.0, 2.0, 1.0])
+    first = queue.take(1.0)
     assert first == [[0]]
     queue.give_back(first)
-    assert queue.take() == [[0]]
+    assert queue.take(1.0) == [[0]]
     assert queue.left == 3.0
 
 
 def test_one_dominating_group_goes_alone():
-    queue = WorkQueue([[0], [1], [2]], [1.0, 100.0, 1.0], actors=2)
-    assert queue.take() == [[1]]
+    queue = WorkQueue([[0], [1], [2]], [1.0, 100.0, 1.0])
+    assert queue.take(1 / 2) == [[1]]
+
+
+def test_a_chunk_is_no_smaller_than_what_makes_a_call_worthwhile_and_no_larger_than_a_share():
+    groups = in_groups(list(range(40)), 1)
+    queue = WorkQueue(groups, [1.0] * 40)
+    assert [len(queue.take(1 / 4, least=3.0)) for _ in range(4)] == [5, 4, 3, 3]
+    assert [len(queue.take(1 / 4, least=1e9)) for _ in range(3)] == [10, 10, 5]
+    assert len(WorkQueue(groups, [1.0] * 40).take(0.0, least=3.0)) == 1
 
 
 def test_states_travel_only_with_their_clients():
-    work = Pass(WorkerCalls.train, "b", [[1, 2], [3]], [1, 1], ("x",), {2: "s2", 3: "s3"})
-    assert work.arguments([[1, 2]]) == ("b", [[1, 2]], {2: "s2"}, "x")
-    assert Pass(WorkerCalls.evaluate, "b", [[1]], [1]).arguments([[1]]) == ("b", [[1]], None)
-    assert work.name == "train"
+    sent = Broadcast(1, 1, None)
+    work = Pass(WorkerCalls.reply, sent, [[1, 2], [3]], [1, 1], ("x",), {2: "s2", 3: "s3"})
+    assert work.arguments([[1, 2]]) == (sent, [[1, 2]], {2: "s2"}, "x")
+    assert Pass(WorkerCalls.evaluate, sent, [[1]], [1]).arguments([[1]]) == (sent, [[1]], None)
+    assert (work.name, work.kind) == ("reply", "reply x")
+
+
+def test_a_call_is_told_the_models_of_its_own_clients_only():
+    sent = Broadcast(1, 1, None, route={1: 4, 3: 5})
+    work = Pass(WorkerCalls.train, sent, [[1, 2], [3]], [1, 1], states={})
+    assert work.arguments([[1, 2]])[0] == replace(sent, route={1: 4})
+    assert work.arguments([[3]])[0].route == {3: 5}
 
 
 def test_calls_of_an_actor_that_follow_at_once_are_one_span():

@@ -99,8 +99,9 @@ def test_flags_give_the_same_configuration_again():
 
 
 def test_shares_are_whole_gpus_or_an_actors_cpus():
-    head, a, b = Node("head", 0.0, 0, 10), Node("a", 8.0, 2, 100), Node("b", 4.0, 2, 100)
-    assert units([head, a, b], 1) == [Node("a", 4.0, 1, 50)] * 2 + [Node("b", 2.0, 1, 50)] * 2
+    head, a, b = Node("head", 0.0, 0, 10), Node("a", 8.0, 2, 100, "T4"), Node("b", 4.0, 2, 100)
+    assert units([head, a, b], 1) == [Node("a", 4.0, 1, 50, "T4")] * 2 + [Node("b", 2.0, 1, 50)] * 2
+    assert merged(units([a], 1)) == [a]
     cpus = [head, Node("c", 5.0, 0, 100), Node("d", 1.0, 0, 30)]
     assert units(cpus, 2) == [Node("c", 2.5, 0, 50)] * 2 + [Node("d", 1.0, 0, 30)]
     assert merged(units([a, b], 1)) == [a, b]

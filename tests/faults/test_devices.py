@@ -2,15 +2,20 @@
 
 import os
 import re
+from dataclasses import replace
 
 import pytest
 import torch
 
 from raysim.engine.failures import BrokenDevice, OutOfMemory, RunFailure
+from raysim.engine.ray_runner import cluster
 from raysim.engine.ray_runner.actors import ServerActor, show_only
+from raysim.engine.ray_runner.plan import make_plan
+from raysim.engine.ray_runner.runner import RayRunner
 from raysim.training.device import trouble_of
 from tests.faults.test_clients import DOOMED, fuses, watched
-from tests.simulate import comparable, simulate, simulate_on_ray, told_to
+from tests.faults.test_server import saver_in
+from tests.simulate import comparable, configure, simulate, simulate_on_ray, told_to
 
 FULL = [
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
@@ -68,6 +73,25 @@ def test_an_actor_whose_device_is_broken_is_replaced(tmp_path):
     assert comparable(result) == comparable(simulate(active=10))
     assert [kind for kind, _ in events] in (["actor_lost"], ["actor_lost", "actor_back"])  # the run may end before
     assert re.match(r"the device is broken in train \(client-actor-\d .*GPU \d\): CUDA error", events[0][1]["reason"])
+
+
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_server_without_room_on_its_gpu_takes_that_of_its_neighbours(tmp_path, times):
+    """One for every time; the others do its work, and the run goes on from its last checkpoint."""
+    events = []
+    (tmp_path / "fuses").mkdir()
+    doom = {"doomed.how": "memory", "doomed.server": True, **fuses(tmp_path / "fuses", times)}
+    config = configure(active=10, actors=3)
+    one_gpu = [replace(node, gpus=1) for node in cluster.nodes()]
+    runner = RayRunner(make_plan(config, one_gpu, client_bytes=2**20), config, on_event=told_to(events))
+    result = simulate(runner=runner, saver=saver_in(tmp_path), **DOOMED, **doom)
+    assert comparable(result) == comparable(simulate(active=10))
+    told = [(kind, details) for kind, details in events if kind in ("server_lost", "actor_given_up", "actor_lost")]
+    assert [kind for kind, _ in told] == ["server_lost", "actor_given_up"] * times  # no client actor is blamed
+    assert "no room on the server's GPU" in told[0][1]["reason"]
+    assert [details["actor"] for kind, details in told if kind == "actor_given_up"] == [2, 1][:times]
+    assert sum(line["failures"] for line in result.history) == times
 
 
 class Host(ServerActor.__ray_metadata__.modified_class):

@@ -15,8 +15,14 @@ parser.add_argument("--cases", type=int, default=5000)
 parser.add_argument("--first", type=int, default=1_000_000)
 asked = parser.parse_args()
 started = perf_counter()
-codes, failures, done = fuzz(asked.cases, asked.first, say=lambda text: print(text, flush=True))
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+codes, failures, done = fuzz(asked.cases, asked.first, say)
 ended = ", ".join(f"{number} with {code}" for code, number in sorted(codes.items(), key=str))
-print(f"{done} cases in {perf_counter() - started:.0f} s: {ended}; {len(failures)} failures", flush=True)
-damaged = test_mutated_runs.fuzz(asked.cases * 2 // 5, asked.first)
+say(f"{done} cases in {perf_counter() - started:.0f} s: {ended}; {len(failures)} failures")
+damaged = test_mutated_runs.fuzz(asked.cases * 2 // 5, asked.first, say)
 sys.exit(bool(failures or damaged))

@@ -9,7 +9,7 @@ import sys
 from dataclasses import asdict
 from functools import partial
 
-from tests.gpu import COUNTS, counted, lowered
+from tests.gpu import COUNTS, counted, graphs, lowered
 from tests.gpu.mistakes import caught
 from tests.gpu.runs import Found, examined, measured_runs, resumed
 
@@ -22,7 +22,12 @@ def everything(share: int = 0, of: int = 1) -> dict[str, dict]:
     work = {name: partial(examined, settings) for name, settings in runs.items()}
     work |= {f"{name}, resumed": partial(resumed, runs[name]) for name in RESUMED}
     found: dict[str, Found] = {name: work[name]() for name in [*work][share::of]}
-    return {"runs": {name: asdict(one) for name, one in found.items()}, "mistakes": {} if share else caught()}
+    return {
+        "runs": {name: asdict(one) for name, one in found.items()},
+        "mistakes": {} if share else caught(),
+        "graphs": {name: asdict(one) for name, one in graphs.everything(share, of).items()},
+        "untried": dict.fromkeys(graphs.untried()),
+    }
 
 
 def main(words: list[str]) -> None:

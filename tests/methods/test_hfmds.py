@@ -250,6 +250,23 @@ def test_a_class_nobody_holds():
     assert np.isfinite(result.history[-1]["loss"])
 
 
+@pytest.mark.parametrize(
+    ("settings", "size"),
+    [
+        ({"clients": 100, "hfmds.per_client": 100}, 2),
+        ({"clients": 100, "hfmds.per_client": 10}, 13),  # eight groups of about 130 images
+        ({"clients": 5, "hfmds.per_client": 4}, 2),
+        ({"clients": 100, "hfmds.per_client": 500}, 1),
+        ({"clients": 100, "hfmds.per_client": 10, "on_client_error": "skip"}, 1),
+        ({"clients": 100, "hfmds.per_client": 10, "hfmds.group": 7}, 7),
+    ],
+    ids=str,
+)
+def test_as_many_clients_synthesise_together_as_make_a_batch(settings, size):
+    config = configure(method="hfmds", **{"active": 5} | settings)
+    assert config.parts[0].group_size(config) == size
+
+
 def test_grouping_changes_no_image_beyond_rounding():
     tables = [simulate(**QUICK | {"hfmds.group": group, "rounds": 2}).shared["hfmds"] for group in (1, 4)]
     assert np.array_equal(column(tables[0], "client"), column(tables[1], "client"))

@@ -71,7 +71,8 @@ class TestOnRay:
         line = json.loads((tmp_path / "a-run" / "metrics.jsonl").read_text().splitlines()[-1])
         found = wait_for("a-run", "ray_raysim_bytes_down_total", summary["bytes_down"])
         nothing_went_wrong = {"ray_raysim_failures_total", "ray_raysim_retries_total"}
-        assert found.keys() == {f"ray_{name}" for name in GAUGES | COUNTERS} - nothing_went_wrong
+        on_cpus = {"ray_raysim_gpu_bytes"}
+        assert found.keys() == {f"ray_{name}" for name in GAUGES | COUNTERS} - nothing_went_wrong - on_cpus
         assert found["ray_raysim_actor_round"] == {"client-actor-0": 2}
         assert found["ray_raysim_actor_client"].items() <= {("client-actor-0", client) for client in range(4)}
         images = 4 * 5 * (3 * 32 * 32 * 4 + 3 * 8)  # float32 pixels; label, client and round
@@ -93,7 +94,7 @@ class TestOnRay:
         reporting.on_start({}, Path("runs/made-up"))
         first = RoundMetrics(
             round=1, accuracy=0.5, loss=1.0, train_loss=2.0, phases={"training": 2.0}, clients=10, seconds=2.5,
-            failures=3, retries=7, bytes_up=10,
+            failures=3, retries=7, bytes_up=10, gpu_bytes=2**30,
         )  # fmt: skip
         reporting.on_round(first)
         reporting.on_round(replace(first, round=2, accuracy=None, loss=None, failures=1, bytes_up=5))
@@ -103,6 +104,7 @@ class TestOnRay:
         assert found["ray_raysim_retries_total"] == {"": 14}
         assert found["ray_raysim_bytes_up_total"] == {"": 15}
         assert found["ray_raysim_clients_per_second"] == {"": 4}
+        assert found["ray_raysim_gpu_bytes"] == {"": 2**30}
         assert "ray_raysim_psnr" not in found
 
 

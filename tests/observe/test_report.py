@@ -19,7 +19,7 @@ from raysim.observe.report import specs, write_comparison, write_report
 from raysim.observe.report.comparison import departures, grouped
 from raysim.observe.report.page import as_script_data
 from raysim.observe.report.pairs import image_pairs
-from raysim.observe.report.single import figure_rows
+from raysim.observe.report.single import _key_figures, figure_rows
 from raysim.observe.synthetic import Pair, save_pairs
 from raysim.storage.run_reader import Run, read_run
 from tests.browser import Browser, needs_chromium
@@ -45,7 +45,7 @@ def run(tmp_path_factory) -> Path:
     (out / "privacy.json").write_text(json.dumps(figures))
     lines = (out / "metrics.jsonl").read_text().splitlines()
     lines[1] = json.dumps(json.loads(lines[1]) | {"failures": 2, "skipped": 1, "mypart.speed": 3})
-    lines[2] = json.dumps(json.loads(lines[2]) | {"mypart.speed": 4})
+    lines[2] = json.dumps(json.loads(lines[2]) | {"mypart.speed": 4, "gpu_bytes": 3 * 2**30})
     (out / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     event = {"time": 1.0, "event": "actor_lost", "actor": 1, "reason": "<gone>"}
     (out / "events.jsonl").write_text(json.dumps(event) + "\n")
@@ -55,6 +55,10 @@ def run(tmp_path_factory) -> Path:
 
 def history_of(run: Path) -> list[dict]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_the_memory_of_a_gpu_is_among_the_figures(run):
+    assert ("GPU memory", "3.22 GB", "the most that a client actor held") in _key_figures(read_run(run))
 
 
 # -- in the browser ---------------------------------------------------------------------------------------------------

@@ -49,6 +49,8 @@ class Doomed(Part):
 
     def update(self, server, uploads):
         if self.server and server.t == self.round and self._burn():
+            if self.how == "memory":
+                raise torch.OutOfMemoryError("no room on the server's GPU")
             os.kill(os.getpid(), signal.SIGKILL)
 
     def end(self, client):

@@ -15,6 +15,9 @@ class Everything(Part):
     strength: float = setting(0.01, "of the loss term", minimum=0)
     group: int = setting(3, "clients per reply", minimum=1)
 
+    def group_size(self, config):
+        return self.group
+
     def setup(self, server):
         server.state[self.name] = {"centre": torch.zeros(server.model.module.feature_size), "seen": torch.zeros(1)}
 

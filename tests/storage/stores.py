@@ -84,7 +84,7 @@ class Proxy:
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        with client, socket.create_connection(("127.0.0.1", self.port)) as store, suppress(OSError):
+        with suppress(OSError), client, socket.create_connection(("127.0.0.1", self.port)) as store:
             threading.Thread(target=self._back, args=(store, client), daemon=True).start()
             while data := client.recv(2**16):
                 if data.startswith((b"PUT ", b"POST ")):

@@ -1,6 +1,6 @@
 """Run directories with damages drawn by chance: every command ends in order, with at most one line, and only there.
 
-python -m tests.storage.test_mutated_runs COUNT SEED
+`make fuzz` tries thousands.
 """
 
 import contextlib
@@ -206,20 +206,18 @@ def test_a_damaged_run(tmp_path, mutation):
     assert tried(mutation, tmp_path / "run")[1] == ""
 
 
-def fuzz(count: int, seed: int) -> int:
-    """Try so many, print those that end otherwise than they should, and return how many these are."""
+def fuzz(count: int, seed: int, say: Callable[[str], None]) -> int:
+    """Try so many, name those that end otherwise than they should, and return how many these are."""
     codes: Counter[int] = Counter()
     failed = 0
-    for mutation in mutations(count, seed):
+    for i, mutation in enumerate(mutations(count, seed)):
+        if i and i % 100 == 0:
+            say(f"{i} damaged runs, {failed} failures")
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # a picture may be late
             code, wrong = tried(mutation, Path(folder) / "run")
         codes[code] += 1
         if wrong:
             failed += 1
-            sys.stdout.write(wrong + "\n")
-    sys.stdout.write(f"{count} damaged runs: exit codes {dict(sorted(codes.items()))}, {failed} not as they should\n")
+            say(wrong)
+    say(f"{count} damaged runs: exit codes {dict(sorted(codes.items()))}, {failed} not as they should")
     return failed
-
-
-if __name__ == "__main__":
-    sys.exit(bool(fuzz(int(sys.argv[1]), int(sys.argv[2]))))

@@ -1,11 +1,13 @@
 """Precision and compilation: options made for GPUs, as far as a CPU can run them."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 from raysim.errors import InputError, RaysimError
-from raysim.training import device
+from raysim.training import device, drivers
 from tests.simulate import SYNTHESIS, comparable, configure, simulate
 
 CPU = torch.device("cpu")
@@ -36,15 +38,13 @@ def test_a_compiled_step_trains_nearly_the_same():
 
 
 def test_what_cannot_be_is_said():
-    with pytest.raises(InputError, match="--compile cuda-graphs needs GPUs"):
-        simulate(compile="cuda-graphs")
-    with pytest.raises(InputError, match="--fuse has a step of its own"):
+    with pytest.raises(InputError, match="--fuse: it has a step of its own"):
         configure(fuse=4, compile="yes")
 
 
 def test_a_gpu_that_torch_does_not_see_is_an_error_and_none_at_all_is_not(monkeypatch, tmp_path):
     """Ray's GPUs are logical where the machine has none."""
-    monkeypatch.setattr(device, "DRIVERS", (str(tmp_path / "nvidiactl"),))
+    monkeypatch.setattr(drivers, "DRIVERS", (str(tmp_path / "nvidiactl"),))
     config = configure()
     assert device.prepare_torch(config) == torch.device("cpu")
     (tmp_path / "nvidiactl").touch()
@@ -61,6 +61,27 @@ def test_the_host_is_no_part_of_a_gpus_fingerprint(monkeypatch):
     assert (found["device"], found["capability"], found["rocm"]) == ("A100", "8.0", "6.2")
     assert not {"cpu", "machine", "threads"} & found.keys()
     assert device.fingerprint(torch.device("cpu")).keys() >= {"cpu", "machine", "threads"}
+
+
+@pytest.mark.parametrize(
+    ("total", "share", "fraction"),
+    [(16 * 2**30, 0.45, 0.45 - 500 / 2**14), (2**30, 0.45, 0.225)],  # of a small one, half of its share in any case
+)
+def test_an_actor_takes_no_more_of_a_gpu_than_its_share(monkeypatch, total, share, fraction):
+    """Its CUDA context included, which torch's limit does not know."""
+    limits = []
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda of: SimpleNamespace(total_memory=total))
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *given: limits.append(given))
+    device.limit_memory(CPU, share)
+    assert limits == []
+    device.limit_memory(torch.device("cuda", 0), share)
+    assert limits == [(pytest.approx(fraction), torch.device("cuda", 0))]
+
+
+def test_peak_memory_is_that_of_gpus(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda of: 7)
+    assert device.peak_memory(torch.device("cuda", 0)) == 7
+    assert device.peak_memory(CPU) == 0
 
 
 def test_only_whole_batches_are_compiled(monkeypatch):

@@ -153,7 +153,7 @@ def test_a_step_that_fails_names_the_group(monkeypatch):
 
 
 def test_a_client_of_its_own_actor_cannot_be_fused():
-    with pytest.raises(InputError, match="--fuse trains several clients in one actor, --actor-per-client forbids it"):
+    with pytest.raises(InputError, match=r"^--fuse: --actor-per-client leaves an actor one client; use --fuse 1$"):
         configure(fuse=2, actor_per_client=True)
 
 

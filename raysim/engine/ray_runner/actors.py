@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ray
 
-from raysim.engine.failures import BrokenDevice, OutOfMemory
+from raysim.engine.failures import BrokenDevice, OutOfMemory, ServerLost
 from raysim.engine.ray_runner.actor_metrics import ActorMetrics
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ class HostHello(NamedTuple):
 
 class _Host:
     """Holds one object and passes calls on to it."""
+
+    is_server = False
 
     def __init__(self, kind: str, config: RunConfig, data: FederatedData, name: str):
         self.name = name
@@ -57,6 +59,7 @@ class _Host:
             what = "out of memory" if trouble == "memory" else "the device is broken"
             where = f"{self.name}, GPU {', '.join(self.gpus)}" if self.gpus else self.name
             failure = kind(f"{what} in {method} ({where}): {error}", traceback.format_exc())
+            failure.of_server = self.is_server
         raise failure
 
 
@@ -72,15 +75,46 @@ def show_only(gpus: list[str]) -> None:
 
 @ray.remote(num_cpus=0)
 class ServerActor(_Host):
-    """The server of a run."""
+    """The server of a run, which takes its calls in order and leaves none out."""
+
+    is_server = True
+
+    def __init__(self, kind: str, config: RunConfig, data: FederatedData, name: str):
+        super().__init__(kind, config, data, name)
+        self.calls = 0  # done so far
+        self.failure: Exception | None = None
+
+    def call_in_order(self, number: int, method: str, *arguments: Any) -> Any:
+        """Do the call with this number, from 0; after one that failed or never arrived, no more are done.
+
+        The run looks at few of the answers, and would go on without having noticed.
+        """
+        if self.failure is None and number != self.calls:
+            self.failure = ServerLost(f"call {self.calls} of the server was lost on the way")
+        if self.failure is not None:
+            raise self.failure
+        try:
+            answer = self.call(method, *arguments)
+        except Exception as error:
+            self.failure = error
+            raise
+        self.calls += 1
+        return answer
 
 
 @ray.remote(num_cpus=0)
 class ClientActor(_Host):
-    """Hosts whichever clients it is given. `run` is the name its metrics are reported under; None reports none."""
+    """Hosts whichever clients it is given, and takes no more of a GPU's memory than its share.
 
-    def __init__(self, kind: str, config: RunConfig, data: FederatedData, name: str, run: str | None):
+    `run` is the name its metrics are reported under; None reports none.
+    """
+
+    def __init__(
+        self, kind: str, config: RunConfig, data: FederatedData, name: str, run: str | None, gpu_share: float = 0.0
+    ):  # fmt: skip
         super().__init__(kind, config, data, name)
+        if gpu_share:
+            self.held.limit_memory(gpu_share)
         self.metrics = ActorMetrics(run, name.split()[0]) if run else None
 
     def call(self, method: str, *arguments: Any) -> Any:

@@ -35,6 +35,8 @@ DEATH_SECONDS = 3.0  # that the run has to end by itself, and in order, once a p
 # The nodes a run may use, and how much of each, as JSON: what `raysim compare` gives each of its runs.
 SHARE = "RAYSIM_SHARE"
 
+GPU_TYPE = "ray.io/accelerator-type"  # the label that Ray gives to nodes with GPUs
+
 ROOT = str(Path(__file__).resolve().parents[3])
 
 
@@ -47,9 +49,15 @@ def actor_options() -> dict[str, Any]:
 
 
 def worker_environment() -> dict[str, str]:
-    """What actors need beside Ray's own: the path raysim was imported from, and reproducible cuBLAS."""
+    """What actors need beside Ray's own: the path raysim was imported from, and on GPUs how to use them.
+
+    cuBLAS has to be reproducible; torch's memory is to grow in place, so that clients of different sizes leave no gaps,
+    unless the user has said something else about it.
+    """
     path = [ROOT] + [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != ROOT]
-    return {"PYTHONPATH": os.pathsep.join(path), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    told = {name: os.environ[name] for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF") if name in os.environ}
+    memory = told or {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    return {"PYTHONPATH": os.pathsep.join(path), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"} | memory
 
 
 @contextmanager
@@ -85,6 +93,7 @@ def _on_cluster(address: str, options: dict[str, Any], about: dict[str, str]) ->
         head = address_of_head()
         watch = Watch(os.environ | worker_environment(), about.get("run_directory", ""), head)
         ending.listeners.append(watch.tell)
+        threading.Thread(target=lambda: list(watch.deaths()), daemon=True).start()  # so that there is always a watcher
         threading.Thread(target=_watch_head, args=(head, before, over), daemon=True).start()
         with _errors_of_ray():
             yield
@@ -238,7 +247,7 @@ def nodes() -> list[Node]:
     alive = [n for n in ray.nodes() if n["Alive"] and n["NodeID"] not in going]
     found = [
         Node(n["NodeID"], n["Resources"].get("CPU", 0.0), int(n["Resources"].get("GPU", 0)),
-             int(n["Resources"].get("memory", 0)))
+             int(n["Resources"].get("memory", 0)), n["Labels"].get(GPU_TYPE))
         for n in alive
     ]  # fmt: skip
     if share := os.environ.get(SHARE):

@@ -18,7 +18,7 @@ from raysim.engine.ray_runner.lifecycle import ClientActors
 from raysim.engine.runner import WorkerCalls
 from raysim.engine.work_queue import Answers, Call, Group, Pass, WorkQueue
 
-Get = Callable[[Any, str], Any]  # a reference, and whom we wait for -> the value
+Get = Callable[[Any, str], Any]  # a reference, or a list of them, and whom we wait for -> the value, or values
 
 MOST_SUMS = 64  # that the server is sent; those of more nodes are added up once more on the way
 
@@ -38,29 +38,30 @@ class HandedOut:
         return sum(map(len, self.groups))
 
 
-class ActorSum(NamedTuple):
-    """A sum that an actor has handed over or added up, in the store of its node."""
+class Collected(NamedTuple):
+    """What an actor has handed over, or has put together of several actors': references into the store of its node."""
 
     actor: int
     node: str
-    reference: Any
+    sums: Any
+    uploads: list[Any]  # what its clients sent client by client
 
 
 @dataclass
 class CallRates:
     """How slow calls have been in this run, to tell a hung actor from a slow one."""
 
-    slowest: dict[str, float] = field(default_factory=dict)  # method -> most seconds per unit of cost
+    slowest: dict[str, float] = field(default_factory=dict)  # kind of pass -> most seconds per unit of cost
 
-    def note(self, method: str, seconds: float, cost: float) -> bool:
-        """Take in a call's time; says whether it is the method's first."""
-        first = method not in self.slowest
-        self.slowest[method] = max(seconds / cost, self.slowest.get(method, 0.0))
+    def note(self, kind: str, seconds: float, cost: float) -> bool:
+        """Take in a call's time; says whether it is the first of its kind."""
+        first = kind not in self.slowest
+        self.slowest[kind] = max(seconds / cost, self.slowest.get(kind, 0.0))
         return first
 
-    def expected(self, method: str, cost: float) -> float | None:
+    def expected(self, kind: str, cost: float) -> float | None:
         """Seconds by the slowest call so far; None before the first."""
-        return self.slowest[method] * cost if method in self.slowest else None
+        return self.slowest[kind] * cost if kind in self.slowest else None
 
 
 class Deadline(NamedTuple):
@@ -102,13 +103,14 @@ class Dispatch:
         self.work, self.clients, self.rates, self.get = work, clients, rates, get
         self.pinned = pinned and work.states is not None  # each client only on its own actor
         self.policy, self.faults = clients.policy, clients.faults
-        self.queue = WorkQueue(work.groups, work.costs, len(clients))
+        self.queue = WorkQueue(work.groups, work.costs)
+        self.pace, self.fastest = work.pace, work.pace.fastest()
         self.answers = Answers()
         self.idle: list[int] = []
         self.busy: dict[Any, HandedOut] = {}  # by the reference to the first return value
         self.deadlines = Deadlines()  # of the busy calls, and of some that have returned since
         self.deaths: dict[int, int] = {}  # first client of a call -> actors lost with it
-        self.sums: list[ActorSum] = []
+        self.collected: list[Collected] = []
 
     def run(self) -> Answers:
         """Hand out all groups, until everything is done and collected."""
@@ -119,8 +121,11 @@ class Dispatch:
             for calls in done.values():
                 for call in calls:
                     self.answers.first.append(call.first)
-                    self.answers.rest.append(call.rest)
-        self.answers.sums = [one.reference for one in self.added_by_node()]
+                    self.answers.actors.append(call.actor)
+                    self.answers.states.extend(call.rest[1:])
+        for one in self.put_together_by_node():
+            self.answers.sums.append(one.sums)
+            self.answers.uploads += one.uploads
         return self.answers
 
     def hand_out_all(self) -> dict[int, list[HandedOut]]:
@@ -130,28 +135,59 @@ class Dispatch:
         self.deaths = {}
         done: dict[int, list[HandedOut]] = {}
         while self.queue or self.busy:
-            while self.queue and (self.idle or self.pinned):
-                self.hand_out()
-            for reference in self.wait():
+            self.hand_out_to_idle()
+            references = self.wait()
+            for reference, answer in zip(references, self.values(references, "a client actor"), strict=True):
                 call = self.busy.pop(reference)
-                try:
-                    call.first = self.get(reference, "a client actor")
-                except (RayError, DeviceFailure) as error:  # it died, went with its node, or its device failed it
-                    self.lost(call, error, done)
-                    self.idle = [i for i in self.idle if i in self.clients.actors]  # a node may have gone with some
+                if isinstance(answer, Exception):  # it died, went with its node, or its device failed it
+                    self.lost(call, answer, done)
                 else:
+                    call.first = answer
                     self.finished(call, done)
         return {index: calls for index, calls in done.items() if calls}
 
-    def hand_out(self) -> None:
-        """Give the next chunk of the queue to an idle actor."""
-        groups = self.queue.take(only_one=self.pinned)
-        index = self.own_actor(groups[0][0]) if self.pinned else self.idle.pop()
-        call = self.clients.actors[index].call.options(name=self.work.name, num_returns=self.work.returns)
-        references = call.remote(self.work.name, *self.work.arguments(groups))
+    def hand_out_to_idle(self) -> None:
+        """Give chunks of the queue to the idle actors, the fastest first."""
+        if self.pinned:
+            while self.queue:
+                groups = self.queue.take(0.0)
+                self.hand_out(self.own_actor(groups[0][0]), groups)
+            return
+        least = self.pace.least(len(self.clients))
+        there = (index for index in self.idle if index in self.clients.actors)  # a node may have gone with some
+        self.idle = sorted(there, key=self.pace.of)
+        while self.queue and self.idle and not self.leaves_it_to_others(self.idle[-1]):
+            index = self.idle.pop()
+            self.hand_out(index, self.queue.take(self.pace.of(index) / len(self.clients), least))
+
+    def leaves_it_to_others(self, index: int) -> bool:
+        """Whether this actor would need for its next group twice the time in which the others are done with everything.
+
+        Twice, since they have their hands full now, and speeds are not known exactly.
+        """
+        speed, cost = self.pace.of(index), self.queue.next_cost()
+        others = max(len(self.clients) - speed, 1e-9)  # the sum of their speeds
+        return bool(self.busy) and cost / speed > 2 * (self.queue.left / others + cost / self.fastest)
+
+    def hand_out(self, index: int, groups: list[Group]) -> None:
+        """Give groups to an actor."""
+        references = self.clients.call(index, self.work.name, self.work.returns, *self.work.arguments(groups))
         first, *rest = references if self.work.returns > 1 else (references,)
         self.busy[first] = handed = HandedOut(index, groups, tuple(rest), time.monotonic())
         self.deadlines.add(handed.began + self.allowed(handed), first)
+
+    def values(self, references: list[Any], whom: str) -> list[Any]:
+        """What is behind the references; an error in place of what is lost with its actor."""
+        try:
+            return self.get(references, whom)
+        except (RayError, DeviceFailure):  # of one of them: each by itself says which
+            return [self.value(reference, whom) for reference in references]
+
+    def value(self, reference: Any, whom: str) -> Any:
+        try:
+            return self.get(reference, whom)
+        except (RayError, DeviceFailure) as error:
+            return error
 
     def own_actor(self, client: int) -> int:
         """With an actor for each client: its own, or where that went with its node, one of the others."""
@@ -163,7 +199,7 @@ class Dispatch:
         ended = time.monotonic()
         done.setdefault(call.actor, []).append(call)
         self.answers.calls.append(Call(call.actor, call.began, ended))
-        if self.rates.note(self.work.name, ended - call.began, self.queue.cost_of(call.groups)):
+        if self.rates.note(self.work.kind, ended - call.began, self.queue.cost_of(call.groups)):
             self.set_deadlines()  # until now there was nothing to compare calls with
         if call.actor in self.clients.actors:
             self.idle.append(call.actor)
@@ -243,66 +279,67 @@ class Dispatch:
         """Seconds a call may take."""
         if call.actor in self.clients.starting:
             return self.policy.watchdog
-        expected = self.rates.expected(self.work.name, self.queue.cost_of(call.groups))
+        expected = self.rates.expected(self.work.kind, self.queue.cost_of(call.groups))
         return self.policy.seconds_allowed(call.clients, expected)
 
     def collect(self, done: dict[int, list[HandedOut]]) -> dict[int, list[HandedOut]]:
         """Ask every actor that worked for its sums; the groups of one that is gone go back into the queue."""
         name = WorkerCalls.collect.__name__
-        actors = self.clients.actors
-        asked = {i: actors[i].call.options(name=name, num_returns=2).remote(name) for i in done if i in actors}
+        asked = {index: self.clients.call(index, name, 2) for index in done if index in self.clients.actors}
         node = {i: self.clients.placement.node_of(i) for i in asked}  # now: it may be lost before all have answered
+        counts = self.values([count for count, _ in asked.values()], f"the client actors ({name})")
+        summed = dict(zip(asked, counts, strict=True))
         kept = {}
         for index, calls in done.items():
             groups = [group for call in calls for group in call.groups]
-            expected = sum(map(len, groups))
-            try:
-                summed = self.get(asked[index][0], f"client actor {index} ({name})") if index in asked else None
-            except (RayError, DeviceFailure) as error:
-                self.clients.replace(index, error, groups)
-                summed = None
-            if summed is None:  # it is gone, or its node is
+            expected, found = sum(map(len, groups)), summed.get(index)
+            if isinstance(found, Exception):
+                self.clients.replace(index, found, groups)
+            if found is None or isinstance(found, Exception):  # it is gone, or its node is
                 self.queue.give_back(groups)
                 self.faults.retries += expected
                 continue
-            if summed != expected:
-                raise RunFailure(f"client actor {index} summed {summed} clients where {expected} were expected")
-            self.sums.append(ActorSum(index, node[index], asked[index][1]))
+            if found != expected:
+                raise RunFailure(f"client actor {index} summed {found} clients where {expected} were expected")
+            uploads = [call.rest[0] for call in calls if call.first.uploads]
+            self.collected.append(Collected(index, node[index], asked[index][1], uploads))
             kept[index] = calls
         return kept
 
-    def added_by_node(self) -> list[ActorSum]:
-        """The sums, one per node: an actor there adds up its node's, so that only one leaves the node.
+    def put_together_by_node(self) -> list[Collected]:
+        """What was collected, one sum and one list of uploads per node: an actor there puts its node's together.
 
         Whole numbers add up to the same in any order. On a single node nothing would be gained.
         """
-        nodes: dict[str, list[ActorSum]] = {}
-        for one in self.sums:
+        nodes: dict[str, list[Collected]] = {}
+        for one in self.collected:
             nodes.setdefault(one.node, []).append(one)
         if len(nodes) < 2:
-            return self.sums
-        sums = self.add_up(list(nodes.values()))
-        while len(sums) > MOST_SUMS:
-            sums, before = self.add_up([sums[i : i + MOST_SUMS] for i in range(0, len(sums), MOST_SUMS)]), sums
-            if len(sums) == len(before):  # those who should have added are lost: the server adds them all
+            return self.collected
+        found = self.put_together(list(nodes.values()))
+        while len(found) > MOST_SUMS:
+            several = [found[i : i + MOST_SUMS] for i in range(0, len(found), MOST_SUMS)]
+            found, before = self.put_together(several), found
+            if len(found) == len(before):  # those who should have added are lost: the server adds them all
                 break
-        return sums
+        return found
 
-    def add_up(self, groups: list[list[ActorSum]]) -> list[ActorSum]:
-        """One sum for each group, added up by the actor of its first; where that is lost, the group as it is."""
+    def put_together(self, groups: list[list[Collected]]) -> list[Collected]:
+        """One for each group, made by the actor of its first; where that is lost, the group as it is."""
         name, asked = WorkerCalls.add.__name__, {}
         for i, group in enumerate(groups):
-            adder = self.clients.actors.get(group[0].actor)
-            if len(group) > 1 and adder is not None:
-                asked[i] = adder.call.options(name=name, num_returns=2).remote(name, *(one.reference for one in group))
-        sums: list[ActorSum] = []
-        for i, group in enumerate(groups):
-            adder, node, _ = group[0]
-            try:
-                if i in asked:
-                    self.get(asked[i][0], f"client actor {adder} ({name})")
-                    group = [ActorSum(adder, node, asked[i][1])]
-            except RayError as error:  # what it should have added is still in its node's store
-                self.clients.replace(adder, error, [])
-            sums += group
-        return sums
+            sums, uploads = [one.sums for one in group], [each for one in group for each in one.uploads]
+            if max(len(sums), len(uploads)) > 1 and group[0].actor in self.clients.actors:
+                asked[i] = self.clients.call(group[0].actor, name, 3, len(sums), *sums, *uploads)
+        answers = self.values([count for count, _, _ in asked.values()], f"the client actors ({name})")
+        found: list[Collected] = []
+        for i, answer in zip(asked, answers, strict=True):
+            first = groups[i][0]
+            if isinstance(answer, Exception):  # what it should have added is still in its node's store
+                self.clients.replace(first.actor, answer, [])
+            else:
+                uploads = [asked[i][2]] if any(one.uploads for one in groups[i]) else []
+                groups[i] = [Collected(first.actor, first.node, asked[i][1], uploads)]
+        for group in groups:
+            found += group
+        return found

@@ -36,6 +36,7 @@ class ClientActors:
         self.placement, self.policy, self.faults, self.on_event = placement, policy, faults, on_event
         self.inputs: tuple[Any, Any] = (None, None)  # references to the configuration and the data
         self.actors: dict[int, Any] = {}
+        self.callers: dict[tuple[int, str], tuple[Any, Any]] = {}  # number and method -> actor, and how to call it
         self.starting: dict[int, StartingActor] = {}
         self.fingerprints: list[dict[str, object]] = []  # of the devices the run began on
         self.nodes_checked = time.monotonic()
@@ -46,6 +47,15 @@ class ClientActors:
     def ready(self) -> list[int]:
         """The actors that can be given work."""
         return sorted(self.actors.keys() - self.starting.keys())
+
+    def call(self, index: int, method: str, returns: int, *arguments: Any) -> Any:
+        """Call a method of an actor; returns as many references as it returns values."""
+        actor, caller = self.callers.get((index, method), (None, None))
+        if actor is not self.actors[index]:  # making a caller takes Ray as long as half a call
+            actor = self.actors[index]
+            caller = actor.call.options(name=method, num_returns=returns)
+            self.callers[index, method] = actor, caller
+        return caller.remote(method, *arguments)
 
     def follow_nodes(self, at_once: bool = False) -> None:
         """Let go of the actors of nodes that are gone or about to go, and start some on nodes that have joined."""

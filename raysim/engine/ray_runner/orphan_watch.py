@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -24,6 +25,7 @@ import psutil
 from raysim.engine.ray_runner import private_folder
 from raysim.engine.signals import how_to_go_on, interrupted_line, spared
 
+MOST_WATCHERS = 10  # that are started in a run: if so many are killed, somebody means it
 ALONE_SECONDS = 2.0  # in which most end by themselves
 CAUSE_SECONDS = 60.0  # that a death may precede the end of the run it is to blame for; a raylet follows its agents
 START_LOOK_SECONDS, LOOK_SECONDS = 0.25, 30.0  # between looks at who belongs to the run: later only actors come and go
@@ -51,32 +53,55 @@ def obituary(who: str, started: bool, run_directory: str) -> str:
 
 
 class Watch:
-    """The run's end of the pipes."""
+    """The run's end of the pipes. Another process takes the place of one that was killed, while somebody hears it."""
 
     def __init__(self, environment: dict[str, str], run_directory: str, head: str = "", folder: Path | None = None):
         """`folder`: where the files of the run's own Ray are; it has none if it uses the cluster with this head."""
         self.run_directory, self.reported = run_directory, set[str]()
-        command = [sys.executable, "-m", __name__, str(os.getpid()), head, str(folder or ""), run_directory]
+        self.command = [sys.executable, "-m", __name__, str(os.getpid()), head, str(folder or ""), run_directory]
+        self.environment = environment
+        self.changing = threading.Lock()
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen:
         # In a session of its own: Ctrl-C is not for it.
-        self.process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True,
+        process = subprocess.Popen(
+            self.command, env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
+            start_new_session=True,
         )  # fmt: skip
-        spared.add(self.process.pid)
+        spared.add(process.pid)
+        return process
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing left to watch for."""
+        return {"over", "said"} <= self.reported
 
     def tell(self, word: str) -> None:
         """Say how the run stands; it ends once it has heard that Ray is over and the last word said."""
-        self.reported.add(word)
+        with self.changing:
+            self.reported.add(word)
+            self._write(word)
+        if self.finished:
+            self.process.wait()
+
+    def _write(self, word: str) -> None:
         if self.process.stdin:
             with suppress(OSError):  # it was killed
                 self.process.stdin.write(f"{word}\n".encode())
-        if {"over", "said"} <= self.reported:
-            self.process.wait()
 
     def deaths(self) -> Iterator[str]:
-        """What of its Ray has died, in that order, for as long as the process is there."""
-        if self.process.stdout:
-            for line in self.process.stdout:
-                yield line.decode().strip()
+        """What of its Ray has died, in that order, until the run is over."""
+        for _ in range(MOST_WATCHERS):
+            if self.process.stdout:
+                for line in self.process.stdout:
+                    yield line.decode().strip()
+            with self.changing:
+                if self.finished:
+                    return
+                self.process = self._start()
+                for word in self.reported:
+                    self._write(word)
 
 
 class Watcher:

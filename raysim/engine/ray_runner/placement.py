@@ -12,7 +12,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from raysim.engine.ray_runner.actors import SERVER, WORKER, ClientActor, ServerActor
 from raysim.engine.ray_runner.cluster import actor_options, nodes
-from raysim.engine.ray_runner.plan import Node, Plan, Slot
+from raysim.engine.ray_runner.plan import Node, Plan, Slot, of_type
 from raysim.errors import PlanError
 
 PLACEMENT_SECONDS = 20
@@ -77,7 +77,7 @@ class Placement:
             num_gpus=gpus,
             **actor_options(),
             scheduling_strategy=self._strategy(self.slot[actor]),
-        ).remote(WORKER, config, data, name, self.run if self.metrics else None)
+        ).remote(WORKER, config, data, name, self.run if self.metrics else None, gpus)
 
     def node_of(self, actor: int) -> str:
         """The node on which a client actor is."""
@@ -93,7 +93,7 @@ class Placement:
             for actor in lost[node]:
                 del self.slot[actor]
         joined = {}
-        for new in [node for node in alive.values() if node.id not in self.groups]:
+        for new in of_type([node for node in alive.values() if node.id not in self.groups], self.plan.gpu_type):
             if found := list(self._room_on(new)):
                 joined[new.id] = self._settle(new.id, found)
         return lost, joined

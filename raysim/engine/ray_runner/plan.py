@@ -6,9 +6,13 @@ from typing import NamedTuple
 
 from raysim.config import RunConfig
 from raysim.errors import PlanError
+from raysim.settings import flag
 
 SERVER_GPU = 0.1  # the server's share, out of the first GPU
-ACTORS_PER_GPU = 2
+ACTORS_PER_GPU = 2  # where nothing is known of the GPUs' memory, or it has room for more than the CPUs can feed
+# Actors take turns on a GPU. Python needs microseconds for each of the 30 launches of a small model's step, and their
+# kernels a fraction of that: so several actors pay, and beyond about eight only their contexts grow. Not measured yet.
+MOST_PER_GPU = 8
 # Measured: an actor that has imported torch takes about 190 MB of its own, and needs some more to work in.
 ACTOR_BYTES = 400 * 2**20
 FIXED_BYTES = 1000 * 2**20  # driver, server actor and Ray's own processes
@@ -22,6 +26,18 @@ class Node:
     cpus: float
     gpus: int
     memory: int  # bytes Ray counts as usable
+    gpu_type: str | None = None  # as Ray names it
+    room: "Room | None" = None  # on its GPUs, where somebody looked
+
+
+class Room(NamedTuple):
+    """The memory of a node's GPUs, in bytes."""
+
+    free: int  # on the fullest of them
+    needed: int  # by a client actor: its CUDA context and what one client takes at its peak
+
+    def __str__(self) -> str:
+        return f"{self.needed / 2**30:.1f} of {self.free / 2**30:.1f}"
 
 
 class Place(NamedTuple):
@@ -52,6 +68,8 @@ class Plan:
     memory_needed: int
     memory_there: int
     most: int  # client actors there may be when nodes join
+    gpu_type: str | None = None  # of all GPUs that may be used, also on nodes that join
+    room: Room | None = None  # on the GPUs with the least of it
 
     @property
     def actors(self) -> int:
@@ -81,7 +99,13 @@ class Plan:
             f"{self.actors} client actors ({self.cpus_per_actor:g} CPU{share} each), {spread} per {place} "
             f"on {len(self.slots)} {place}{'s' * (len(self.slots) > 1)}, {nodes} node{'s' * (nodes > 1)}\n"
             f"server: {server}; memory: about {self.memory_needed / 2**30:.1f} of {self.memory_there / 2**30:.1f} GiB"
+            + (f"; on a GPU: {per_slot[-1]} × {self.room} GiB free" if self.room else "")
         )
+
+
+def of_type(nodes: list[Node], gpu_type: str | None) -> list[Node]:
+    """The nodes whose GPUs are of this type; all of them where any will do."""
+    return [n for n in nodes if gpu_type is None or (n.gpus and n.gpu_type == gpu_type)]
 
 
 def truncate(share: float) -> float:
@@ -94,11 +118,13 @@ def make_plan(config: RunConfig, nodes: list[Node], client_bytes: int) -> Plan:
 
     `client_bytes`: the largest client's samples as the actor holds them.
     """
+    nodes = _checked(config, nodes)
     with_gpus = [n for n in nodes if n.gpus]
     used = with_gpus or [n for n in nodes if n.cpus] or nodes  # a head is often started with no CPUs on purpose
     places = [Place(n.id, bool(with_gpus)) for n in used for _ in range(n.gpus if with_gpus else 1)]
     active = config.active or config.clients
-    default = ACTORS_PER_GPU * len(places) if with_gpus else max(1, int(sum(n.cpus for n in used)))
+    per_gpu, room = _actors_per_gpu(config, with_gpus, client_bytes)
+    default = per_gpu * len(places) if with_gpus else max(1, int(sum(n.cpus for n in used)))
     actors = config.clients if config.actor_per_client else config.actors or min(default, active)
     asked = f"--actor-per-client with {actors} clients" if config.actor_per_client else f"{actors} client actors"
     needed, memory = FIXED_BYTES + actors * (ACTOR_BYTES + client_bytes), sum(n.memory for n in used)
@@ -127,14 +153,36 @@ def make_plan(config: RunConfig, nodes: list[Node], client_bytes: int) -> Plan:
         memory_needed=int(needed),
         memory_there=int(memory),
         most=actors if config.actors or config.actor_per_client else active,
+        gpu_type=config.gpu_type,
+        room=room,
     )
+
+
+def _checked(config: RunConfig, nodes: list[Node]) -> list[Node]:
+    """The nodes that may be used; a PlanError if the configuration asks for GPUs that are not there."""
+    for key in ("gpu_type", "actors_per_gpu", "gpu_fraction"):
+        if getattr(config, key) is not None and not any(n.gpus for n in nodes):
+            raise PlanError(f"{flag(key)} was asked for and the cluster has no GPU; leave it out to run on CPUs")
+    if not (chosen := of_type(nodes, config.gpu_type)):
+        there = ", ".join(sorted({n.gpu_type or "unnamed" for n in nodes if n.gpus}))
+        raise PlanError(f"--gpu-type {config.gpu_type}: the cluster has none; its GPUs are {there}")
+    return chosen
+
+
+def _actors_per_gpu(config: RunConfig, nodes: list[Node], client_bytes: int) -> tuple[int, Room | None]:
+    """How many actors go on every GPU unless their number is given, and the room on the fullest."""
+    rooms = [Room(n.room.free, n.room.needed + client_bytes) for n in nodes if n.room]
+    tightest = min(rooms, key=lambda room: room.free / room.needed, default=None)
+    if config.actors_per_gpu or tightest is None:
+        return config.actors_per_gpu or ACTORS_PER_GPU, tightest
+    fit = int((1 - SERVER_GPU) * tightest.free / tightest.needed)
+    fed = max(ACTORS_PER_GPU, int(min(n.cpus / n.gpus for n in nodes)))
+    return max(1, min(fit, fed, MOST_PER_GPU)), tightest
 
 
 def _gpu_share(config: RunConfig, asked: str, actors: int, gpus: int, server_gpu: float) -> float:
     """The share of a GPU that every client actor gets; 0 on clusters without GPUs."""
     if not server_gpu:
-        if config.gpu_fraction is not None:
-            raise PlanError("--gpu-fraction was asked for and the cluster has no GPU; leave it out to run on CPUs")
         return 0.0
     if config.gpu_fraction is None:
         # The same share everywhere; lowered so that the fullest GPU also holds the server.

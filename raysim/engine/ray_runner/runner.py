@@ -44,6 +44,7 @@ class RayRunner(Runner):
         self.clients = ClientActors(self.placement, self.policy, self.faults, self._event)
         self.rates = CallRates()
         self.server: Any = None  # the actor
+        self.server_calls = 0  # that it has been sent
         self.asked = ""  # what it was asked for last
 
     def reserve(self) -> None:
@@ -70,14 +71,11 @@ class RayRunner(Runner):
             return self._get(reference, f"the server ({self.asked})")
         except RayError as error:
             raise _server_lost(error) from None
-        except DeviceFailure as failure:
-            lost = ServerLost(f"the server actor was lost: {failure.message}", failure.traceback)
-            lost.out_of_memory = isinstance(failure, OutOfMemory)
-            raise lost from None
 
     def call_server(self, method: Callable[..., Any], *arguments: Any, returns: int = 1) -> Any:
         self.asked = name = method.__name__
-        return self.server.call.options(name=name, num_returns=returns).remote(name, *arguments)
+        number, self.server_calls = self.server_calls, self.server_calls + 1
+        return self.server.call_in_order.options(name=name, num_returns=returns).remote(number, name, *arguments)
 
     def run(self, work: Pass) -> Answers:
         return Dispatch(work, self.clients, self.rates, self.pinned, self._get).run()
@@ -94,7 +92,7 @@ class RayRunner(Runner):
             self.clients.drop(evicted)
         if lost.out_of_memory and (neighbour := self.placement.neighbour_of_server()) is not None:
             self.clients.give_up(neighbour, "the server had no memory left on their GPU")
-        self.server = self.placement.start_server(*self.clients.inputs)
+        self.server, self.server_calls = self.placement.start_server(*self.clients.inputs), 0
         try:
             ray.get(self.server.hello.remote(), timeout=self.policy.watchdog)
         except RayError as error:
@@ -138,6 +136,10 @@ class RayRunner(Runner):
         except GetTimeoutError:
             raise self.clients.stuck(whom) from None
         except RayTaskError as error:
+            if isinstance(error.cause, DeviceFailure) and error.cause.of_server:
+                lost = ServerLost(f"the server actor was lost: {error.cause.message}", error.cause.traceback)
+                lost.out_of_memory = isinstance(error.cause, OutOfMemory)
+                raise lost from None
             if isinstance(error.cause, RunFailure):
                 raise error.cause from None
             if isinstance(error.cause, RayError):  # what the task needed is gone

@@ -11,6 +11,7 @@ from raysim.training.fused import FusedStep, Stack, cross_entropies, shared_batc
 class MixedTraining(Part):
     """A part that trains on α·CE(real) + (1 − α)·CE(synthetic) once it has shared images."""
 
+    replayable = True
     alpha: float  # a setting of the subclass
 
     def begin(self, client: Client) -> None:
@@ -18,7 +19,8 @@ class MixedTraining(Part):
         client.scratch[self.name] = {}
         if shared is not None and self.alpha < 1:
             rows = client.draw_rows(len(shared), draw)
-            client.scratch[self.name] |= {"rows": rows} if client.config.fuse > 1 else {"drawn": shared.batches(rows)}
+            together = client.config.fuse_size > 1
+            client.scratch[self.name] |= {"rows": rows} if together else {"drawn": shared.batches(rows)}
 
     def begin_fused(self, clients: list[Client], stack: Stack) -> None:
         stack.scratch[self.name] = {}

@@ -25,3 +25,4 @@ class Model:
     description: str
     decodes: bool = False  # whether it is also a variational auto-encoder (models/vae.py)
     has_maps: bool = False  # whether it has `maps` and `features_of` (models/classifier.py)
+    operations: Callable[[Shape], int] | None = None  # floating-point, of one image's forward pass; None: very many

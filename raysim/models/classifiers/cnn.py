@@ -6,6 +6,7 @@ none either way), so the results are bit for bit those of the usual order, and t
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from raysim.models.classifiers.base import Model, Shape
@@ -34,6 +35,18 @@ def _five_by_five(shape: Shape, classes: int, first: int, second: int, features:
         nn.ReLU(),
     )
     return Classifier(extractor, features, classes, maps=7)
+
+
+def _five_by_five_operations(shape: Shape, first: int, second: int, features: int) -> int:
+    """The operations of such a network but for its head, 2 per multiply-add."""
+    channels, *sides = shape
+    once, twice = ([(side - 4) // 2 for side in sides], [((side - 4) // 2 - 4) // 2 for side in sides])
+    layers = (
+        (sides[0] - 4) * (sides[1] - 4) * 25 * channels * first,
+        (once[0] - 4) * (once[1] - 4) * 25 * first * second,
+        twice[0] * twice[1] * second * features,
+    )
+    return 2 * sum(layers)
 
 
 def hfmds_cnn(shape: Shape, classes: int) -> Classifier:
@@ -98,19 +111,47 @@ def mlp(shape: Shape, classes: int) -> Classifier:
     return Classifier(extractor, 64, classes)
 
 
+def _strided_operations(shape: Shape, widths: tuple[int, ...], pooled: bool) -> int:
+    """The operations of 3×3 stride-2 convolutions of these widths and a linear layer of 32, 2 per multiply-add."""
+    channels, height, width = shape
+    total = 0
+    for out in widths:
+        height, width = -(-height // 2), -(-width // 2)
+        total += height * width * 9 * channels * out
+        channels = out
+        if pooled:
+            height, width = height // 2, width // 2
+    return 2 * (total + height * width * channels * 32)
+
+
 MODELS = {
     "hfmds-cnn": Model(
-        hfmds_cnn, 16, "two 5×5 convolutions (32, 64) with max-pool, linear 512; HFMDS-FL, SDA-FL", has_maps=True
+        hfmds_cnn,
+        16,
+        "two 5×5 convolutions (32, 64) with max-pool, linear 512; HFMDS-FL, SDA-FL",
+        has_maps=True,
+        operations=lambda shape: _five_by_five_operations(shape, 32, 64, 512),
     ),
     "fedpa-cnn": Model(
-        fedpa_cnn, 1, "two 3×3 stride-2 convolutions (6, 16) with batch-norm, linear 32; FedPA", has_maps=True
+        fedpa_cnn,
+        1,
+        "two 3×3 stride-2 convolutions (6, 16) with batch-norm, linear 32; FedPA",
+        has_maps=True,
+        operations=lambda shape: _strided_operations(shape, (6, 16), pooled=False),
     ),
     "fedpa-celeba-cnn": Model(
         fedpa_celeba_cnn,
         43,
         "3×3 stride-2 convolutions (16, 32, 64) with batch-norm and max-pool, linear 32; FedPA on CelebA",
         has_maps=True,
+        operations=lambda shape: _strided_operations(shape, (16, 32, 64), pooled=True),
     ),
-    "small-cnn": Model(small_cnn, 16, "two 5×5 convolutions (6, 16) with max-pool, linear 32; fast", has_maps=True),
-    "mlp": Model(mlp, 1, "one hidden layer of 64; for tests"),
+    "small-cnn": Model(
+        small_cnn,
+        16,
+        "two 5×5 convolutions (6, 16) with max-pool, linear 32; fast",
+        has_maps=True,
+        operations=lambda shape: _five_by_five_operations(shape, 6, 16, 32),
+    ),
+    "mlp": Model(mlp, 1, "one hidden layer of 64; for tests", operations=lambda shape: 2 * math.prod(shape) * 64),
 }

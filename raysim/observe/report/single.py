@@ -88,6 +88,8 @@ def _key_figures(run: Run) -> list[tuple[str, str, str]]:
         figures.append(("Sent by clients", bytes_text(up), f"to them {bytes_text(down)}"))
         skipped = sum(metrics.skipped for metrics in history)
         note = f"{skipped:,} clients skipped" if skipped else "no client skipped"
+        if peak := max(metrics.gpu_bytes or 0 for metrics in history):
+            figures.append(("GPU memory", bytes_text(peak), "the most that a client actor held"))
         figures.append(("Failures", f"{sum(metrics.failures for metrics in history):,}", note))
     return figures
 

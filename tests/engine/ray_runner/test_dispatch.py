@@ -6,17 +6,21 @@ import pytest
 from ray.exceptions import RayActorError
 
 from raysim.engine.failures import FailurePolicy, FaultCount
+from raysim.engine.messages import Broadcast
 from raysim.engine.ray_runner import dispatch
-from raysim.engine.ray_runner.dispatch import CallRates, Deadlines, Dispatch
+from raysim.engine.ray_runner.dispatch import CallRates, Collected, Deadlines, Dispatch
 from raysim.engine.runner import WorkerCalls
-from raysim.engine.work_queue import Pass
+from raysim.engine.work_queue import Pace, Pass
+
+BROADCAST = Broadcast(1, 1, None)
 
 
 class FakeRay:
-    """As much of Ray as a dispatch uses. A call takes as many seconds as its groups have clients; some never end."""
+    """As much of Ray as a dispatch uses. A call takes as many seconds as `seconds` says; some never end."""
 
-    def __init__(self, monkeypatch, hangs=()):
-        self.now, self.waits, self.killed = 0.0, 0, []
+    def __init__(self, monkeypatch, hangs=(), seconds=lambda actor, clients: len(clients)):
+        self.seconds = seconds
+        self.now, self.waits, self.lost = 0.0, 0, set()
         self.ends: dict[int, float] = {}  # by reference
         self.actor_of: dict[int, int] = {}
         self.numbers, self.hangs = itertools.count(), set(hangs)
@@ -33,27 +37,24 @@ class FakeRay:
         return found, [r for r in references if r not in found]
 
     def kill(self, actor):
-        self.killed.append(actor.index)
         for reference, index in self.actor_of.items():
-            if index == actor.index:
-                self.ends[reference] = min(self.ends[reference], self.now)
+            if index == actor.index and self.ends[reference] > self.now:
+                self.ends[reference] = self.now
+                self.lost.add(reference)
+
+    def call(self, index, groups):
+        reference = next(self.numbers)
+        self.actor_of[reference] = index
+        clients = [k for group in groups for k in group]
+        hung = self.hangs & set(clients)
+        self.hangs -= hung  # only the first time
+        self.ends[reference] = float("inf") if hung else self.now + self.seconds(index, clients)
+        return reference
 
 
 class FakeActor:
-    def __init__(self, fake, index):
-        self.fake, self.index, self.call = fake, index, self
-
-    def options(self, name, num_returns):
-        return self
-
-    def remote(self, name, broadcast, groups, states):
-        reference = next(self.fake.numbers)
-        self.fake.actor_of[reference] = self.index
-        clients = [k for group in groups for k in group]
-        hung = self.fake.hangs & set(clients)
-        self.fake.hangs -= hung  # only the first time
-        self.fake.ends[reference] = float("inf") if hung else self.fake.now + len(clients)
-        return reference
+    def __init__(self, index):
+        self.index = index
 
 
 class FakeClients:
@@ -62,13 +63,16 @@ class FakeClients:
     def __init__(self, fake, count, **limits):
         self.policy = FailurePolicy("stop", 0, limits.get("client_timeout"), limits.get("watchdog", 600.0))
         self.faults, self.starting, self.events = FaultCount(), {}, []
-        self.actors = {i: FakeActor(fake, i) for i in range(count)}
+        self.fake, self.actors = fake, {i: FakeActor(i) for i in range(count)}
 
     def __len__(self):
         return len(self.actors)
 
     def ready(self):
         return sorted(self.actors)
+
+    def call(self, index, method, returns, broadcast, groups, states):
+        return self.fake.call(index, groups)
 
     def on_event(self, kind, /, **details):
         self.events.append((kind, details))
@@ -77,13 +81,15 @@ class FakeClients:
         self.events.append(("replaced", {"actor": index}))
 
 
-def carried_out(fake, clients, count, rates=None):
+def carried_out(fake, clients, count, rates=None, pace=None):
     """A pass over so many test batches, one in a group; a killed actor's call fails as Ray's would."""
-    work = Pass(WorkerCalls.evaluate, "broadcast", [[i] for i in range(count)], [1.0] * count)
+    groups = [[i] for i in range(count)]
+    work = Pass(WorkerCalls.evaluate, BROADCAST, groups, [1.0] * count, pace=pace or Pace())
 
     def get(reference, whom):
-        if fake.actor_of[reference] in fake.killed:
-            fake.killed.remove(fake.actor_of[reference])
+        if isinstance(reference, list):
+            return [get(one, whom) for one in reference]
+        if reference in fake.lost:
             raise RayActorError()
         return reference
 
@@ -135,10 +141,9 @@ def test_a_deadline_moves_when_a_slower_call_has_returned(monkeypatch):
     clients = FakeClients(fake, 1)
     rates = CallRates({"evaluate": 0.1})
     one = Dispatch(
-        Pass(WorkerCalls.evaluate, "broadcast", [[0]], [1.0]), clients, rates, pinned=False, get=lambda r, whom: r
+        Pass(WorkerCalls.evaluate, BROADCAST, [[0]], [1.0]), clients, rates, pinned=False, get=lambda r, whom: r
     )
-    one.idle = [0]
-    one.hand_out()
+    one.hand_out(0, one.queue.take(1.0))
     (reference,) = one.busy
     assert one.kill_hung() == pytest.approx(61.0)
     rates.note("evaluate", 90.0, 1.0)
@@ -159,3 +164,52 @@ def test_deadlines_come_soonest_first_and_forget_what_has_returned():
     assert deadlines.next({"a", "c"}).reference == "a"
     assert deadlines.next({"c"}).at == 9.0
     assert deadlines.next(set()) is None
+
+
+def test_calls_that_are_too_short_for_so_many_actors_become_one_each(monkeypatch):
+    """Once it is known that a client takes no time, the driver hands out whole shares."""
+    fake = FakeRay(monkeypatch)
+    clients = FakeClients(fake, 100)
+    first = len(carried_out(fake, clients, 1_000)[1].calls)
+    then = len(carried_out(fake, clients, 1_000, pace=Pace(seconds=1e-6))[1].calls)
+    assert first > 300
+    assert then == 100
+
+
+def test_a_slow_actor_is_given_less_and_leaves_the_last_groups_to_the_others(monkeypatch):
+    speed = {0: 1.4, 1: 1.4, 2: 0.2}
+    fake = FakeRay(monkeypatch, seconds=lambda actor, clients: 0.1 * len(clients) / speed[actor])
+    clients = FakeClients(fake, 3)
+    for count in (60, 12, 2):
+        _, answers = carried_out(fake, clients, count, pace=Pace(speed, 0.1))
+        ended = max(call.ended for call in answers.calls) - min(call.began for call in answers.calls)
+        assert ended < 1.25 * max(0.1 * count / 3, 0.1 / 1.4)
+    assert {call.actor for call in answers.calls} == {0, 1}
+    fake.now += 1.0
+    _, answers = carried_out(fake, FakeClients(fake, 1), 3, pace=Pace({0: 0.01}, 0.1))  # there is no other
+    assert len(answers.first) == len(answers.calls)
+
+
+def test_an_idle_actor_that_is_gone_is_given_nothing(monkeypatch):
+    """A slow one has left the last group to the others; it goes with its node, and then their work comes back."""
+    fake = FakeRay(monkeypatch)
+    clients = FakeClients(fake, 2)
+    work = Pass(WorkerCalls.evaluate, BROADCAST, [[0], [1]], [1.0, 1.0], pace=Pace({0: 1.9, 1: 0.1}, 1.0))
+    one = Dispatch(work, clients, CallRates(), pinned=False, get=lambda r, whom: r)
+    one.idle = [1, 0]
+    one.hand_out_to_idle()
+    assert (len(one.busy), one.idle) == (1, [1])
+    del clients.actors[1]
+    one.hand_out_to_idle()
+    assert (len(one.busy), one.idle) == (1, [])
+
+
+def test_one_sum_and_one_list_leave_a_node_also_where_one_actor_did_all_its_calls(monkeypatch):
+    clients = FakeClients(FakeRay(monkeypatch), 3)
+    monkeypatch.setattr(clients, "call", lambda index, name, returns, *given: (index, (name, given), "gathered"))
+    work = Pass(WorkerCalls.evaluate, BROADCAST, [], [])
+    one = Dispatch(work, clients, CallRates(), pinned=False, get=lambda references, whom: references)
+    one.collected = [Collected(0, "a", "sum 0", ["u0", "u1"]), Collected(1, "b", "sum 1", ["u2"])]
+    several, single = one.put_together_by_node()
+    assert several == Collected(0, "a", ("add", (1, "sum 0", "u0", "u1")), ["gathered"])
+    assert single == Collected(1, "b", "sum 1", ["u2"])  # is one already

@@ -121,6 +121,21 @@ def test_it_survives_signals_that_are_meant_for_the_run(run):
     assert "the driver of the run died" in end(process, beside)
 
 
+def test_another_takes_its_place_where_it_is_killed(run):
+    process, beside, gcs, raylet, folder = run("running")
+    wait_for_look(beside)
+    beside.kill()
+    beside = wait_for_another(process, beside, gcs, raylet)
+    wait_for_look(beside)
+    raylet.kill()
+    assert process.stdout.readline() == "raylet\n"
+    process.kill()
+    said = end(process, beside, gcs, raylet)
+    assert said.startswith("raysim: Ray's raylet died; ")  # it knows that Ray was running
+    assert said.count("\n") == 1
+    assert not folder.exists()
+
+
 def test_after_an_orderly_end_it_touches_nothing(run):
     process, beside, gcs, raylet, folder = run("running", "stopping", "over", "said")
     assert end(process, beside) == ""
@@ -129,6 +144,14 @@ def test_after_an_orderly_end_it_touches_nothing(run):
     for daemon in (gcs, raylet):
         daemon.kill()
     private_folder.remove(folder)
+
+
+def wait_for_another(process: subprocess.Popen, *known: psutil.Process) -> psutil.Process:
+    """The child of the run that was not there before."""
+    while not (others := set(psutil.Process(process.pid).children()) - set(known)):
+        time.sleep(0.05)
+    (other,) = others
+    return other
 
 
 def wait_for_look(beside: psutil.Process) -> None:

@@ -1,7 +1,7 @@
 import pytest
 
-from raysim.engine.ray_runner.plan import Node, make_plan, truncate
-from raysim.errors import PlanError
+from raysim.engine.ray_runner.plan import Node, Room, make_plan, truncate
+from raysim.errors import InputError, PlanError
 from tests.simulate import configure
 
 GIB = 2**30
@@ -67,9 +67,58 @@ def test_fewer_actors_than_gpus_reserve_only_what_they_use():
     assert made.gpus_per_actor == 0.9
 
 
+def gpu_node(free: float, needed: float = 1.0, cpus: float = 64, gpus: int = 2, **more) -> Node:
+    room = Room(int(free * GIB), int(needed * GIB))
+    return Node("g", cpus, gpus, 256 * GIB, room=room, **more)
+
+
+@pytest.mark.parametrize(
+    ("node", "per_gpu"),
+    [
+        (gpu_node(4.0), 3),  # of 4 GiB the server has a tenth, and a client's images take a MiB beside its GiB
+        (gpu_node(1.5), 1),
+        (gpu_node(0.5), 1),  # one in any case: it may fit all the same
+        (gpu_node(80.0), 5),  # as many as clients are active, on two GPUs
+        (gpu_node(80.0, cpus=6), 3),  # three CPUs to feed each GPU
+        (gpu_node(80.0, cpus=1), 2),  # as many as where nothing is known
+    ],
+)
+def test_actors_per_gpu_follow_from_its_free_memory(node, per_gpu):
+    made = plan([node])
+    assert [slot.actors for slot in made.slots] == [per_gpu] * 2
+    assert f"on a GPU: {per_gpu} × {node.room.needed / GIB + 2**-10:.1f} of {node.room.free / GIB:.1f} GiB" in str(made)
+
+
+def test_the_fullest_gpu_decides_and_eight_are_enough():
+    roomy, full = gpu_node(80.0, gpus=1), Node("f", 64, 1, 64 * GIB, room=Room(3 * GIB, GIB))
+    many = {"clients": 200, "active": 200}
+    assert {slot.actors for slot in make_plan(configure(**many), [roomy], 2**20).slots} == {8}
+    assert {slot.actors for slot in make_plan(configure(**many), [roomy, full], 2**20).slots} == {2}
+
+
+def test_actors_per_gpu_by_hand():
+    made = plan([GPUS], actors_per_gpu=1)
+    assert [slot.actors for slot in made.slots] == [1, 1, 1, 1]
+    assert plan([gpu_node(1.5)], actors_per_gpu=4).actors == 8
+    with pytest.raises(InputError, match="give --actors or --actors-per-gpu, not both"):
+        configure(actors=2, actors_per_gpu=2)
+
+
+def test_gpus_of_one_type_alone():
+    nodes = [Node("t", 8, 2, 64 * GIB, gpu_type="T4"), Node("a", 8, 1, 64 * GIB, gpu_type="A100"), MACHINE]
+    made = plan(nodes, gpu_type="A100")
+    assert [slot.node for slot in made.slots] == ["a"]
+    assert made.gpu_type == "A100"
+    assert {slot.node for slot in plan(nodes).slots} == {"t", "a"}
+    with pytest.raises(PlanError, match=r"--gpu-type H100: the cluster has none; its GPUs are A100, T4"):
+        plan(nodes, gpu_type="H100")
+
+
 @pytest.mark.parametrize(
     ("nodes", "settings", "words"),
     [
+        ([MACHINE], {"gpu_type": "A100"}, ["--gpu-type", "no GPU"]),
+        ([MACHINE], {"actors_per_gpu": 2}, ["--actors-per-gpu", "no GPU"]),
         ([MACHINE], {"actor_per_client": True}, ["100 clients", "GiB", "--actors 3"]),
         ([MACHINE], {"actors": 500}, ["500 client actors", "16.0 are there", "works"]),
         ([Node("a", 2, 0, GIB // 2)], {}, ["larger machine"]),

@@ -1,0 +1,11 @@
+"""Whether this machine has a GPU, by its drivers' files: known without torch, which may not see it."""
+
+from pathlib import Path
+
+# Of NVIDIA (also under Windows) and AMD, whatever torch was built for.
+DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+
+
+def machine_has_gpu() -> bool:
+    """Whether a driver is there; without one, GPUs that Ray counts are logical (`ray start --num-gpus`)."""
+    return any(Path(driver).exists() for driver in DRIVERS)
