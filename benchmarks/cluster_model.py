@@ -82,14 +82,16 @@ ACTORS_PER_SECOND, IMPORT_SECONDS = 550, 2.5  # the second measured on 2 cores
 
 
 def calls_of(clients: int, actors: int, client_seconds: float = math.inf) -> int:
-    """raysim's queue (engine/work_queue.py): each call takes half an even share of what is left.
+    """raysim's queue (engine/work_queue.py): each call takes half an even share of what was left when all had got one.
 
     But no call is so short that the driver cannot keep up (`Pace.least`).
     """
     least = min(actors * CALL_SECONDS / client_seconds, clients / actors)
-    left, calls = clients, 0
+    left, to_deal, calls = clients, clients, 0
     while left > 0:
-        left -= max(1, int(max(left / (2 * actors), least) * (1 + 1e-9)))
+        if calls % actors == 0:
+            to_deal = left
+        left -= max(1, int(max(to_deal / (2 * actors), least) * (1 + 1e-9)))
         calls += 1
     return calls
 

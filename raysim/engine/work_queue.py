@@ -15,6 +15,7 @@ NEXT = 0.005  # seconds from one call of an actor to its next within which it co
 
 Group = list[int]  # clients, or test batches, whose work goes together
 
+ALIKE = 1.5  # actors whose speeds differ by less are alike: those of one kind differ by chance
 CALL_SECONDS = 0.0005  # that a call costs the driver, roughly: to hand it out and to take its answer
 
 
@@ -31,6 +32,10 @@ class Pace:
 
     def fastest(self) -> float:
         return max(self.speeds.values(), default=1.0)
+
+    def alike(self) -> bool:
+        """Whether the actors are known to be about equally fast."""
+        return bool(self.speeds) and self.fastest() < ALIKE * min(self.speeds.values())
 
     def least(self, actors: int) -> float:
         """The cost of a call that lasts until the driver has served all other actors: smaller ones would make it late.
@@ -143,7 +148,8 @@ class WorkQueue:
         self.cost = {group[0]: cost for group, cost in zip(groups, costs, strict=True)}  # by a group's first item
         by_cost = sorted(zip(costs, groups, strict=True), key=itemgetter(0), reverse=True)
         self.waiting = deque(group for _, group in by_cost)
-        self.total = self.left = float(sum(costs))
+        self.total = self.left = self.to_deal = float(sum(costs))
+        self.dealt = 0.0  # shares of `to_deal` that actors have got
 
     def __bool__(self) -> bool:
         return bool(self.waiting)
@@ -156,13 +162,17 @@ class WorkQueue:
         """The cost of the group that is next."""
         return self.cost[self.waiting[0][0]]
 
-    def take(self, share: float, least: float = 0.0) -> list[Group]:
+    def take(self, share: float, least: float = 0.0, alike: bool = False) -> list[Group]:
         """The next chunk, for an actor whose share of all work this is: at least one group.
 
-        Half of its share of what is left, so that the last chunks are small; but not below `least`, unless that is more
-        than the actor's share of everything.
+        Half of its share of what was left when all had got one, or four fifths where actors are known to be `alike`:
+        so the last chunks are small. But not below `least`, unless that is more than the actor's share of everything.
         """
-        most = max(self.left * share / 2, min(least, self.total * share)) * (1 + 1e-9)
+        if self.dealt + share > 1 + 1e-9:
+            self.dealt, self.to_deal = 0.0, self.left
+        self.dealt += share
+        part = 0.8 if alike else 0.5
+        most = max(self.to_deal * share * part, min(least, self.total * share)) * (1 + 1e-9)
         chunk: list[Group] = []
         cost = 0.0
         while self.waiting and (not chunk or cost + self.cost[self.waiting[0][0]] <= most):
@@ -176,3 +186,4 @@ class WorkQueue:
         """Return groups whose work was lost; they go first."""
         self.waiting.extendleft(reversed(groups))
         self.left += sum(self.cost[group[0]] for group in groups)
+        self.dealt, self.to_deal = 0.0, self.left

@@ -195,7 +195,8 @@ def make_optimizer(parameters: Sequence[torch.Tensor], config: RunConfig, t: int
 
 def begin(client: Client) -> None:
     """Prepare the client's local steps; its model has the weights to start from."""
-    client.model.module.train()
+    if not client.model.module.training:  # a group of small clients would spend a twentieth of its time on this
+        client.model.module.train()
     for part in client.config.parts:
         part.begin(client)
 

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from raysim.engine.messages import Broadcast
 from raysim.engine.runner import WorkerCalls
-from raysim.engine.work_queue import Call, Pass, WorkQueue, in_groups, spans
+from raysim.engine.work_queue import Call, Pace, Pass, WorkQueue, in_groups, spans
 
 
 def test_groups_are_consecutive_and_only_by_size():
@@ -42,9 +42,23 @@ def test_one_dominating_group_goes_alone():
 def test_a_chunk_is_no_smaller_than_what_makes_a_call_worthwhile_and_no_larger_than_a_share():
     groups = in_groups(list(range(40)), 1)
     queue = WorkQueue(groups, [1.0] * 40)
-    assert [len(queue.take(1 / 4, least=3.0)) for _ in range(4)] == [5, 4, 3, 3]
-    assert [len(queue.take(1 / 4, least=1e9)) for _ in range(3)] == [10, 10, 5]
+    assert [len(queue.take(1 / 4, least=3.0)) for _ in range(9)] == [5, 5, 5, 5, 3, 3, 3, 3, 3]
+    queue = WorkQueue(groups, [1.0] * 40)
+    assert [len(queue.take(1 / 4, least=1e9)) for _ in range(4)] == [10, 10, 10, 10]
     assert len(WorkQueue(groups, [1.0] * 40).take(0.0, least=3.0)) == 1
+
+
+def test_actors_that_are_alike_are_given_more_at_first():
+    assert not Pace().alike()
+    assert not Pace({0: 1.3, 1: 0.7}).alike()
+    assert Pace({0: 1.1, 1: 0.9}).alike()
+    queue = WorkQueue(in_groups(list(range(20)), 1), [1.0] * 20)
+    assert [len(queue.take(1 / 2, alike=True)) for _ in range(5)] == [8, 8, 1, 1, 1]
+
+
+def test_what_a_slow_actor_leaves_is_dealt_in_small_chunks():
+    queue = WorkQueue(in_groups(list(range(20)), 1), [1.0] * 20)
+    assert [len(queue.take(0.48, alike=True)) for _ in range(4)] == [7, 7, 2, 2]  # the third, of 0.04, takes nothing
 
 
 def test_states_travel_only_with_their_clients():

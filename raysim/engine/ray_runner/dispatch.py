@@ -153,12 +153,12 @@ class Dispatch:
                 groups = self.queue.take(0.0)
                 self.hand_out(self.own_actor(groups[0][0]), groups)
             return
-        least = self.pace.least(len(self.clients))
+        least, alike = self.pace.least(len(self.clients)), self.pace.alike()
         there = (index for index in self.idle if index in self.clients.actors)  # a node may have gone with some
         self.idle = sorted(there, key=self.pace.of)
         while self.queue and self.idle and not self.leaves_it_to_others(self.idle[-1]):
             index = self.idle.pop()
-            self.hand_out(index, self.queue.take(self.pace.of(index) / len(self.clients), least))
+            self.hand_out(index, self.queue.take(self.pace.of(index) / len(self.clients), least, alike))
 
     def leaves_it_to_others(self, index: int) -> bool:
         """Whether this actor would need for its next group twice the time in which the others are done with everything.
