@@ -63,7 +63,9 @@ class Sgd(Optimizer):
         for i, gradient in zip(which, gradients, strict=True):
             if i not in self.velocities:  # zero has the effect of torch's special first step
                 self.velocities[i] = torch.zeros_like(gradient) if self.settings["momentum"] else None
-        sgd(parameters, gradients, [self.velocities[i] for i in which], **self.settings)
+        rows = map(_in_a_row, parameters, gradients, [self.velocities[i] for i in which])
+        values, slopes, velocities = ([*column] for column in zip(*rows, strict=True))
+        sgd(values, slopes, velocities, **self.settings)
 
 
 class Adam(Optimizer):
@@ -89,7 +91,22 @@ class Adam(Optimizer):
 
     def update(self, parameters: list[Tensor], gradients: list[Tensor], which: list[int]) -> None:
         first, second, steps = ([self.moments[i][name] for i in which] for name in ("exp_avg", "exp_avg_sq", "step"))
-        adam(parameters, gradients, first, second, [], steps, **self.settings)
+        rows = map(_in_a_row, parameters, gradients, first, second)
+        values, slopes, first, second = ([*column] for column in zip(*rows, strict=True))
+        adam(values, slopes, first, second, [], steps, **self.settings)
+
+
+def _in_a_row(parameter: Tensor, *others: Tensor | None) -> list[Any]:
+    """A parameter, its gradient and what the optimiser remembers of it, as they lie in memory.
+
+    torch's kernels for CPUs copy kernels of convolutions that are stored channels-last: 2.5 times the time of a step.
+    """
+    together = [parameter, *others]
+    if parameter.dim() != 4 or parameter.device.type != "cpu":
+        return together
+    if any(one is not None and not one.is_contiguous(memory_format=torch.channels_last) for one in together):
+        return together
+    return [None if one is None else one.permute(0, 2, 3, 1).view(-1) for one in together]
 
 
 def fresh_moments(parameter: Tensor) -> dict[str, Tensor]:

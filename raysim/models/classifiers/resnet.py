@@ -41,6 +41,7 @@ def _resnet18(shape: Shape, classes: int, norm: Callable[[int], nn.Module] | Non
     from torch import nn
 
     from raysim.models.classifier import Classifier
+    from raysim.models.convolution import deep
 
     channels, *sides = shape
     net = import_torchvision().models.resnet18(norm_layer=norm)
@@ -49,6 +50,10 @@ def _resnet18(shape: Shape, classes: int, norm: Callable[[int], nn.Module] | Non
         net.maxpool = nn.Identity()
     elif channels != 3:
         net.conv1 = _first_layer(channels, 7, stride=2, padding=3)
+    for path, layer in list(net.layer4.named_modules()):
+        if isinstance(layer, nn.Conv2d) and layer.kernel_size == (3, 3):
+            owner, _, leaf = path.rpartition(".")
+            setattr(net.layer4.get_submodule(owner), leaf, deep(layer))
     feature_size = net.fc.in_features
     net.fc = nn.Identity()  # the head is a layer of its own, as in every classifier
     return Classifier(net, feature_size, classes)
