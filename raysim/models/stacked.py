@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from raysim.errors import InputError
-from raysim.models.convolution import DeepConv2d
+from raysim.models.convolution import DeepConv2d, ImageConv2d
 
 PATCH_BYTES = 2**20  # of one client's unfolded input; a larger one exceeds the cache and is convolved directly
 
@@ -151,6 +151,7 @@ _KINDS: dict[type[nn.Module], tuple[type[StackedLayer], Callable[[Any], bool]]] 
         lambda c: (c.groups, c.dilation, c.padding_mode) == (1, (1, 1), "zeros") and not isinstance(c.padding, str),
     ),
     DeepConv2d: (StackedConv2d, lambda c: True),
+    ImageConv2d: (StackedConv2d, lambda c: True),
     nn.BatchNorm2d: (StackedBatchNorm2d, lambda b: b.affine and b.track_running_stats and b.momentum is not None),
     nn.GroupNorm: (StackedGroupNorm, lambda g: g.affine),
     nn.MaxPool2d: (StackedMaxPool2d, lambda m: not m.return_indices),

@@ -10,6 +10,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from raysim.models import convolution
+
 
 class FlopCounter(TorchDispatchMode):
     """A counter of floating-point operations: `with FlopCounter() as counter: …`, and then `counter.total`.
@@ -32,7 +34,7 @@ class FlopCounter(TorchDispatchMode):
     ) -> Any:
         result = func(*args, **kwargs or {})
         if (formula := flop_registry.get(func._overloadpacket)) is not None:
-            self.total += formula(*args, **kwargs or {}, out_val=result)
+            self.total += round(formula(*args, **kwargs or {}, out_val=result) * convolution.useful)
         return result
 
 

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from raysim.models import build
-from raysim.models.convolution import DeepConv2d, deep
+from raysim.models.convolution import DeepConv2d, ImageConv2d, deep
+from raysim.training.profiling import FlopCounter
 
 
 def both(stride):
@@ -54,3 +55,30 @@ def test_a_resnet_has_them_in_its_last_block_and_the_weights_that_it_had():
     assert len(deep_ones) == 4
     assert all("layer4" in name for name in deep_ones)
     assert list(net.state_dict()) == list(build("resnet18", (3, 32, 32), 10, seed=0).state_dict())
+
+
+@pytest.mark.parametrize(("channels", "sides", "kernel"), [(3, (8, 10), 5), (1, (8, 12), 3), (4, (6, 6), (5, 3))])
+def test_gradients_of_images_are_those_of_torch(channels, sides, kernel):
+    torch.manual_seed(0)
+    plain, ours = nn.Conv2d(channels, 7, kernel), ImageConv2d(channels, 7, kernel)
+    ours.load_state_dict(plain.state_dict())
+    x = torch.randn(2, channels, *sides).contiguous(memory_format=torch.channels_last).requires_grad_()
+    assert "_OfImages" in str(ours(x).grad_fn)
+    found = []
+    for layer in (plain, ours):
+        with FlopCounter() as counter:
+            gradients = torch.autograd.grad(layer(x).tanh().sum(), [x, *layer.parameters()], create_graph=True)
+        second = torch.autograd.grad(gradients[0].square().sum(), layer.weight)
+        found.append((*gradients, *second))
+        found[-1] += (torch.tensor(counter.total),)
+    for expected, own in zip(*found, strict=True):
+        torch.testing.assert_close(own, expected)
+    assert found[1][0].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_images_without_gradients_or_of_odd_sides_are_left_to_torch():
+    layer = ImageConv2d(3, 4, 3)
+    assert "_OfImages" not in str(layer(torch.randn(1, 3, 8, 8)).grad_fn)
+    assert "_OfImages" not in str(layer(torch.randn(1, 3, 8, 9, requires_grad=True)).grad_fn)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert "_OfImages" not in str(layer(torch.randn(1, 3, 8, 8, requires_grad=True)).grad_fn)

@@ -20,11 +20,12 @@ def _five_by_five(shape: Shape, classes: int, first: int, second: int, features:
     from torch import nn
 
     from raysim.models.classifier import Classifier
+    from raysim.models.convolution import ImageConv2d
 
     channels, *sides = shape
     height, width = (((side - 4) // 2 - 4) // 2 for side in sides)
     extractor = nn.Sequential(
-        nn.Conv2d(channels, first, 5),
+        ImageConv2d(channels, first, 5),
         nn.MaxPool2d(2),
         nn.ReLU(),
         nn.Conv2d(first, second, 5),
