@@ -1,4 +1,4 @@
-"""The papers' tables at their own size: keeps what sweeps have measured, and writes the table that opens the results.
+"""The papers' tables at their own size: keeps what sweeps have measured, and writes the tables that open the results.
 
     raysim sweep fedpa-table2-mnist-reference --data path/to/data --out runs/table2-mnist
     python -m benchmarks.papers runs/table2-mnist        (as often as wished; runs that have ended are added)
@@ -12,7 +12,7 @@ import csv
 import io
 import json
 import statistics
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 
 from benchmarks.report import publish, table
@@ -86,6 +86,42 @@ def markdown(lines: list[Line]) -> str:
     return table(["paper", "column", "method", "paper %", "ours %", "difference", "seeds"], rows)
 
 
+def ordering(lines: list[Line]) -> str:
+    """Whether each paper's order is ours: neighbours in it, by the differences of runs of the same seed.
+
+    Runs of one seed have the same clients and cohorts, so differences vary less than the accuracies themselves.
+    """
+    rows = []
+    for column, group in groupby(lines, key=lambda line: tuple(line[key] for key in CELL[:3])):
+        found: dict[str, dict[str, float]] = {}  # method -> seed -> accuracy
+        for line in group:
+            found.setdefault(line["method"], {})[line["seed"]] = float(line["accuracy"])
+        theirs = {method: papers.cell(*column, method).accuracy for method in found}
+        fewest = min(2, max(map(len, found.values())))  # a method with a single run would stand between two others
+        ranked = sorted((m for m in found if len(found[m]) >= fewest), key=lambda method: -theirs[method])
+        for better, worse in pairwise(ranked):
+            seeds = sorted(found[better].keys() & found[worse].keys())
+            apart = [found[better][seed] - found[worse][seed] for seed in seeds]
+            if not apart:
+                continue
+            mean = f"{statistics.mean(apart):+.2f}" + (f" ± {statistics.stdev(apart):.2f}" if len(apart) > 1 else "")
+            each = ", ".join(f"{value:+.2f}" for value in apart)
+            rows.append(
+                [column[0], f"{column[1]}, {column[2]}", f"{better} over {worse}",
+                 f"{theirs[better] - theirs[worse]:+.2f}", mean, each, verdict(apart)]
+            )  # fmt: skip
+    return table(["paper", "column", "in the paper's order", "paper", "ours", "seed by seed", "reproduced"], rows)
+
+
+def verdict(apart: list[float]) -> str:
+    """What paired differences say about an order; two seeds that agree say little, so it takes three."""
+    if len(apart) < 3:
+        return "too few seeds"
+    if min(apart) > 0:
+        return "yes"
+    return "no" if max(apart) < 0 else "undecided"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folders", nargs="*", type=Path, help="of sweeps, as given with --out")
@@ -95,6 +131,7 @@ def main() -> None:
     lines = merged(read(asked.measured), [line for folder in asked.folders for line in lines_of(folder)])
     write(lines, asked.measured)
     publish("papers", markdown(lines), asked.results)
+    publish("order", ordering(lines), asked.results)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import json
 
-from benchmarks.papers import lines_of, main, markdown, merged, read
+from benchmarks.papers import lines_of, main, markdown, merged, ordering, read
 from raysim.config import resolve
 
 
@@ -46,9 +46,27 @@ def test_the_table_has_means_and_marks_what_is_beyond_a_standard_deviation(tmp_p
     ]
 
 
+def test_the_order_is_judged_by_paired_differences(tmp_path):
+    accuracies = {
+        "fedpa_reference+fedbn": (0.95, 0.96, 0.955), "fedgen_reference+fedbn": (0.94, 0.94, 0.94),
+        "fedhkd_reference+fedbn": (0.93, 0.95, 0.94), "fedbn": (0.94, 0.96, 0.95), "fedprox+fedbn": (0.9, 0.91),
+        "fedensemble+fedbn": (0.9,),
+    }  # fmt: skip
+    for method, values in accuracies.items():
+        for seed, value in enumerate(values):
+            finish(tmp_path / f"{method}-{seed}", seed, value, method=method)
+    rows = [row.split(" | ")[2:] for row in ordering(merged([], lines_of(tmp_path))).splitlines()[2:]]
+    assert rows == [
+        ["fedpa over fedgen", "+4.30", "+1.50 ± 0.50", "+1.00, +2.00, +1.50", "yes |"],
+        ["fedgen over fedhkd", "+0.34", "+0.00 ± 1.00", "+1.00, -1.00, +0.00", "undecided |"],
+        ["fedhkd over fedavg", "+1.28", "-1.00 ± 0.00", "-1.00, -1.00, -1.00", "no |"],
+        ["fedavg over fedprox", "+0.69", "+4.50 ± 0.71", "+4.00, +5.00", "too few seeds |"],
+    ]
+
+
 def test_the_command_adds_to_what_is_kept(tmp_path, monkeypatch, capsys):
     results, measured = tmp_path / "results.md", tmp_path / "measured.csv"
-    results.write_text("# Results\n\n<!-- papers -->\nold\n<!-- end of papers -->\n\nmore\n")
+    results.write_text("# Results\n\n<!-- papers -->\nold\n<!-- end of papers -->\n\n<!-- order -->\n<!-- end of order -->\n\nmore\n")
     for seed in (3, 4):
         finish(tmp_path / f"runs-{seed}" / "a", seed, 0.95)
         words = ["papers", str(tmp_path / f"runs-{seed}"), "--measured", str(measured), "--results", str(results)]
