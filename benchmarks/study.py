@@ -40,6 +40,7 @@ LETTER = {
     "hfmds.clamp": False, "hfmds.lr": 0.02, "hfmds.cam": "relu", "hfmds.mu": 0.5,
 }  # fmt: skip
 BOTH = {"method": "hfmds+fedpa", "fedpa.lambda-ge": 0.5, "fedpa.lambda-po": 0.01, "fedpa.lambda-po-floor": 0}
+BOTH_BOUNDED = BOTH | {"fedpa.lambda-ge": 2, "fedpa.ad-reach": 1}  # as in the main job
 # The main job, and what each of its halves does.
 MAIN = {"preset": "hfmds-100clients", "rounds": 16, "tsne": 0, "test-size": 1_000, "privacy": 0, "measures": 0}
 HALVES = {
@@ -114,6 +115,24 @@ STUDIES = {
         "100 steps": SEVERE | ONE | {"hfmds.steps": 100},
         "images of both syntheses kept, seed 2": SEVERE | ONE | {"hfmds.accumulate": True, "seed": 2},
     },
+    # The terms of table 4, each with our priors on images: L_C < FM ≤ HFM?
+    "hfmds-table4": {
+        f"{regime}: {name}, seed {seed}": SEVERE | partition | term | {"seed": seed}
+        for regime, partition in (("1 class", ONE), ("2 classes", TWO))
+        for seed in (0, 1, 2)
+        for name, term in (
+            ("FM", {"hfmds.mu": 0}),
+            ("HFM", {}),
+            ("L_C", {"hfmds.match": "none", "hfmds.label-weight": 1}),
+        )
+    },
+    # The main job's two halves on CIFAR-10; FedAvg, HFMDS and real images are in the studies above.
+    "main-job-cifar10": {
+        f"{regime}: {name}, seed {seed}": SEVERE | partition | method | {"seed": seed}
+        for seed in (0, 1, 2)
+        for regime, partition in (("1 class", ONE), ("2 classes", TWO))
+        for name, method in (("HFMDS+FedPA", BOTH_BOUNDED), ("FedPA", BOTH_BOUNDED | {"method": "fedpa"}))
+    },
     # Which setting is the paper's, by FedAvg's own column of table 2: 28.53, 45.31, 50.44.
     "hfmds-calibration": {
         f"{active} active, {scale}, {draw}: {name}": {
@@ -177,8 +196,9 @@ def run(out: Path, settings: dict[str, object]) -> None:
     """Run one row in one process, unless it is finished; its output goes into a file beside it."""
     if (out / "summary.json").exists():
         return
-    if settings.get("method") == "fedavg":  # flags of a part that is not there are refused
-        settings = {key: value for key, value in settings.items() if "." not in key}
+    used = str(settings.get("method", "")).split("+")
+    if used != [""]:  # flags of a part that is not there are refused
+        settings = {key: value for key, value in settings.items() if "." not in key or key.split(".")[0] in used}
     flags = [text for key, value in settings.items() for text in (f"--{key}", str(value))]
     command = [sys.executable, "-m", "raysim", "run", "--in-process", "--out", str(out), "--overwrite", *flags]
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -66,7 +66,8 @@ def test_the_order_is_judged_by_paired_differences(tmp_path):
 
 def test_the_command_adds_to_what_is_kept(tmp_path, monkeypatch, capsys):
     results, measured = tmp_path / "results.md", tmp_path / "measured.csv"
-    results.write_text("# Results\n\n<!-- papers -->\nold\n<!-- end of papers -->\n\n<!-- order -->\n<!-- end of order -->\n\nmore\n")
+    sections = "<!-- papers -->\nold\n<!-- end of papers -->\n\n<!-- order -->\n<!-- end of order -->"
+    results.write_text(f"# Results\n\n{sections}\n\nmore\n")
     for seed in (3, 4):
         finish(tmp_path / f"runs-{seed}" / "a", seed, 0.95)
         words = ["papers", str(tmp_path / f"runs-{seed}"), "--measured", str(measured), "--results", str(results)]
