@@ -1,4 +1,4 @@
-"""raysim against a plain PyTorch loop and, on request, Flower and pfl-research: the same FedAvg, in one run.
+"""raysim against a plain PyTorch loop and, on request, Flower, pfl-research and BlazeFL, with the same FedAvg.
 
     make bench
     python -m benchmarks.compare --fuse 1 --data path/to/data          real CIFAR-10; also without fused clients
@@ -6,7 +6,8 @@
 
 raysim and the plain loop take turns round by round, the first of a pair changing every time, so that a noisy machine
 hits both alike; the ratio is taken pair by pair. The peers keep polling between rounds and would disturb the others, so
-each runs alone, between rounds of the plain loop. All use 2 processes of one torch thread and evaluate nothing.
+each runs alone, between rounds of the plain loop. All use 2 processes of one torch thread (BlazeFL 2 threads of one
+process) and evaluate nothing.
 """
 
 import argparse
@@ -137,7 +138,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--data", help="folder with CIFAR-10; otherwise W1, W4 and W5 have the built-in shapes")
     parser.add_argument("--fuse", type=int, help="measure raysim also with so many clients in one step")
     parser.add_argument("--set", type=pair, action="append", default=[], help="a setting of raysim, as key=value")
-    parser.add_argument("--peers", action="store_true", help="also Flower and pfl-research")
+    parser.add_argument("--peers", action="store_true", help="also Flower, pfl-research and BlazeFL")
     parser.add_argument("--peers-folder", type=Path, default=ROOT / ".peers", help="where they are installed")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "benchmarks.md")
     for size in ("clients", "samples", "active"):
@@ -154,7 +155,7 @@ def main(arguments: list[str] | None = None) -> None:
             rows.append(measured.row(workload))
             print(" | ".join(map(str, rows[-1])), flush=True)
     text = [
-        "## FedAvg beside a plain loop" + (", Flower and pfl-research" if asked.peers else ""),
+        "## FedAvg beside a plain loop" + (", Flower, pfl-research and BlazeFL" if asked.peers else ""),
         "`make bench` (`python -m benchmarks.compare`): SGD 0.005, momentum 0.9, weight decay 5e-4, one local epoch, "
         "batches of 10, 2 processes of one thread, no evaluation. Medians, lowest to highest in brackets; "
         "raysim's ratio is taken pair by pair of interleaved rounds. Memory and CPU are of all processes of a side.",

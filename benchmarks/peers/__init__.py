@@ -17,7 +17,7 @@ TORCH = "torch==2.13.0"
 @dataclass(frozen=True)
 class Peer:
     about: str
-    packages: tuple[str, ...]
+    packages: tuple[str, ...]  # and options of pip
     launcher: tuple[str, ...] = ()  # arguments of Python before the program's own
 
 
@@ -27,6 +27,11 @@ PEERS = {
         "pfl 0.6.0",
         ("pfl[pytorch]==0.6.0", "psutil"),
         ("-m", "torch.distributed.run", "--nproc_per_node", str(PROCESSES)),
+    ),
+    # It asks for Python 3.12 but works with 3.11. NumPy has a version here because its newest may really need 3.12.
+    "blazefl": Peer(
+        "BlazeFL 2.0.3, threads",
+        ("--ignore-requires-python", "blazefl==2.0.3", "numpy==2.4.6", "tqdm", "psutil"),
     ),
 }
 
