@@ -150,6 +150,7 @@ class WorkQueue:
         self.waiting = deque(group for _, group in by_cost)
         self.total = self.left = self.to_deal = float(sum(costs))
         self.dealt = 0.0  # shares of `to_deal` that actors have got
+        self.suspects: set[int] = set()  # first items of groups that were being worked on when an actor was lost
 
     def __bool__(self) -> bool:
         return bool(self.waiting)
@@ -175,15 +176,18 @@ class WorkQueue:
         most = max(self.to_deal * share * part, min(least, self.total * share)) * (1 + 1e-9)
         chunk: list[Group] = []
         cost = 0.0
-        while self.waiting and (not chunk or cost + self.cost[self.waiting[0][0]] <= most):
+        while self.waiting and (not chunk or cost + self.next_cost() <= most):
+            if chunk and self.suspects & {chunk[0][0], self.waiting[0][0]}:
+                break
             group = self.waiting.popleft()
             chunk.append(group)
             cost += self.cost[group[0]]
         self.left -= cost
         return chunk
 
-    def give_back(self, groups: list[Group]) -> None:
-        """Return groups whose work was lost; they go first."""
+    def give_back(self, groups: list[Group], suspects: list[Group]) -> None:
+        """Return groups whose work was lost; they go first. Each suspect goes alone: it may have been the cause."""
+        self.suspects.update(group[0] for group in suspects)
         self.waiting.extendleft(reversed(groups))
         self.left += sum(self.cost[group[0]] for group in groups)
         self.dealt, self.to_deal = 0.0, self.left

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 useful = 1.0  # the share of the operations under way that torch's convolution would do as well: those are counted
@@ -80,7 +81,7 @@ def _of_kernel(
 
 
 class ImageConv2d(nn.Conv2d):
-    """A convolution of images, without stride and padding; on a CPU their gradient is computed in blocks of pixels.
+    """A convolution of images, without stride and padding; frozen on a CPU, it has their gradient by blocks of pixels.
 
     oneDNN computes gradients of 16 channels at a time, of which images have one or three. Here the channels of 4×4 or
     2×2 pixels count as so many channels of one position: half the time, for 32 filters of 5×5 on 3×32×32.
@@ -89,30 +90,26 @@ class ImageConv2d(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         block = 4 if self.in_channels == 1 else 2
         fits = self.in_channels <= 4 and x.shape[2] % block == 0 and x.shape[3] % block == 0
-        wanted = x.requires_grad and torch.is_grad_enabled()
+        wanted = x.requires_grad and torch.is_grad_enabled() and not self.weight.requires_grad
         if not (fits and wanted) or x.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
             return super().forward(x)
         return _OfImages.apply(x, self.weight, self.bias, block)
 
 
 class _OfImages(torch.autograd.Function):
-    """A convolution of images, without stride, padding, groups and dilation."""
+    """A frozen convolution of images, without stride, padding, groups and dilation."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, block: int) -> Tensor:
-        ctx.save_for_backward(x, weight)
+        ctx.save_for_backward(weight)
         ctx.block = block
         return F.conv2d(x, weight, bias)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        wanted = [False, ctx.needs_input_grad[1], ctx.needs_input_grad[2]]
-        others: tuple[Tensor | None, ...] = (None, None, None)
-        if any(wanted):
-            sizes = (1, 1), (0, 0), (1, 1), False, (0, 0)
-            others = torch.ops.aten.convolution_backward(gradient, x, weight, [len(weight)], *sizes, 1, wanted)
-        return _in_blocks(gradient, weight, ctx.block), *others[1:], None
+        (weight,) = ctx.saved_tensors
+        return _in_blocks(gradient, weight, ctx.block), None, None, None
 
 
 def _in_blocks(gradient: Tensor, weight: Tensor, block: int) -> Tensor:

@@ -29,9 +29,16 @@ def test_lost_work_comes_back_first():
     queue = WorkQueue([[0], [1], [2]], [3.0, 2.0, 1.0])
     first = queue.take(1.0)
     assert first == [[0]]
-    queue.give_back(first)
+    queue.give_back(first, suspects=[])
     assert queue.take(1.0) == [[0]]
     assert queue.left == 3.0
+
+
+def test_what_may_have_taken_an_actor_down_goes_alone():
+    queue = WorkQueue(in_groups(list(range(8)), 1), [1.0] * 8)
+    earlier, lost = queue.take(0.5), queue.take(0.5)
+    queue.give_back(earlier + lost, suspects=lost)
+    assert [len(queue.take(1.0)) for _ in range(4)] == [2, 1, 1, 2]
 
 
 def test_one_dominating_group_goes_alone():

@@ -215,7 +215,7 @@ class Dispatch:
         # A summing actor takes its finished calls with it; other results are safe with the driver.
         earlier = done.pop(call.actor, []) if self.work.over_clients else []
         groups = [group for one in [*earlier, call] for group in one.groups]
-        self.queue.give_back(groups)
+        self.queue.give_back(groups, suspects=call.groups)
         if self.work.over_clients:  # else the groups are of test batches
             self.faults.retries += sum(map(len, groups))
         self.clients.replace(call.actor, error, groups)
@@ -296,7 +296,7 @@ class Dispatch:
             if isinstance(found, Exception):
                 self.clients.replace(index, found, groups)
             if found is None or isinstance(found, Exception):  # it is gone, or its node is
-                self.queue.give_back(groups)
+                self.queue.give_back(groups, suspects=[])
                 self.faults.retries += expected
                 continue
             if found != expected:
