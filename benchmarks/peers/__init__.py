@@ -4,6 +4,7 @@ The environments are made with pip as it is configured on this machine. If that 
 works the same but the download is larger; point pip at the CPU builds to avoid it.
 """
 
+import argparse
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -56,3 +57,12 @@ def command(name: str, folder: Path, workload: Workload, images: Path, rounds: i
     python = install(name, folder)
     program = ["-m", f"benchmarks.peers.{name}", workload.to_json(), "--data", str(images), "--rounds", str(rounds)]
     return [str(python), *PEERS[name].launcher, *program]
+
+
+def parsed(description: str, arguments: list[str] | None) -> argparse.Namespace:
+    """What `command` gave to the peer's program, which runs in the peer's environment."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser.add_argument("workload", type=Workload.from_json)
+    parser.add_argument("--data", required=True, help="folder with the saved images")
+    parser.add_argument("--rounds", type=int, required=True)
+    return parser.parse_args(arguments)

@@ -7,7 +7,6 @@ so everything beyond the step is BlazeFL's own work. BlazeFL asks for Python 3.1
 the global interpreter lock; here it has the Python of the other sides, whose lock its threads share.
 """
 
-import argparse
 from contextlib import suppress
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -17,6 +16,7 @@ import torch
 from blazefl.contrib import FedAvgBaseServerHandler, FedAvgThreadPoolClientTrainer, FedAvgUplinkPackage
 from blazefl.core import deserialize_model, serialize_model
 
+from benchmarks.peers import parsed
 from benchmarks.turns import Over, Turns
 from benchmarks.workloads import BATCH, PROCESSES, TRAINING, Workload, client_batch, pixels, plain_model, train_plainly
 
@@ -47,11 +47,7 @@ class Clients(FedAvgThreadPoolClientTrainer):
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("workload", type=Workload.from_json)
-    parser.add_argument("--data", required=True, help="folder with the saved images")
-    parser.add_argument("--rounds", type=int, required=True)
-    asked = parser.parse_args(arguments)
+    asked = parsed(__doc__, arguments)
     workload = asked.workload
     torch.set_num_threads(1)
     settings = {

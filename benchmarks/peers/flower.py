@@ -6,7 +6,6 @@ Clients do the plain local step of benchmarks/workloads.py. The actors keep mode
 beyond the step is Flower's own work. The strategy's evaluation hook marks the end of rounds; nothing is evaluated.
 """
 
-import argparse
 import os
 
 os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}  # before they are imported
@@ -19,6 +18,7 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
+from benchmarks.peers import parsed
 from benchmarks.turns import Over, Turns
 from benchmarks.workloads import PROCESSES, Workload, client_batch, pixels, plain_model, train_plainly
 
@@ -75,11 +75,7 @@ def server(workload: Workload, data: str, rounds: int, turns: Turns) -> ServerAp
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("workload", type=Workload.from_json)
-    parser.add_argument("--data", required=True, help="folder with the saved images")
-    parser.add_argument("--rounds", type=int, required=True)
-    asked = parser.parse_args(arguments)
+    asked = parsed(__doc__, arguments)
     from benchmarks.peers import flower  # so that the actors import the client instead of being sent its code
 
     run_simulation(

@@ -6,7 +6,6 @@ torch.distributed.run starts it twice, and the users of a round are split betwee
 pfl's own in the first round, which is not timed. pfl does the local steps itself, with torch's plain SGD.
 """
 
-import argparse
 import os
 
 import numpy as np
@@ -25,6 +24,7 @@ from pfl.model.pytorch import PyTorchModel
 from torch import nn
 from torch.nn import functional as F
 
+from benchmarks.peers import parsed
 from benchmarks.turns import Over, Turns
 from benchmarks.workloads import BATCH, TRAINING, Workload, client_batch, pixels, plain_model
 
@@ -75,11 +75,7 @@ class TakesTurns(TrainingProcessCallback):
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("workload", type=Workload.from_json)
-    parser.add_argument("--data", required=True, help="folder with the saved images")
-    parser.add_argument("--rounds", type=int, required=True)
-    asked = parser.parse_args(arguments)
+    asked = parsed(__doc__, arguments)
     workload = asked.workload
     torch.set_num_threads(1)
     np.random.seed(0)  # pfl draws its users from NumPy's global generator, alike in both processes

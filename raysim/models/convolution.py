@@ -60,11 +60,12 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         x, weight = ctx.saved_tensors
-        wanted = [ctx.needs_input_grad[0], False, False]
+        images, kernel = ctx.needs_input_grad[:2]
         back = torch.ops.aten.convolution_backward(
-            gradient, x, weight, None, ctx.stride, ctx.padding, (1, 1), False, (0, 0), 1, wanted
+            gradient, x, weight, None, ctx.stride, ctx.padding, (1, 1), False, (0, 0), 1, [images, False, False]
         )
-        return back[0], _of_kernel(x, gradient, weight.shape, ctx.stride, ctx.padding), None, None
+        found = _of_kernel(x, gradient, weight.shape, ctx.stride, ctx.padding) if kernel else None
+        return back[0], found, None, None
 
 
 def _of_kernel(
