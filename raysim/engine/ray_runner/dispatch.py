@@ -47,6 +47,14 @@ class Collected(NamedTuple):
     uploads: list[Any]  # what its clients sent client by client
 
 
+class AskedSums(NamedTuple):
+    """A call for an actor's sums: references to what it returns, and its node, which may be lost before it answers."""
+
+    node: str
+    count: Any  # of the clients in the sums
+    sums: Any
+
+
 @dataclass
 class CallRates:
     """How slow calls have been in this run, to tell a hung actor from a slow one."""
@@ -95,8 +103,9 @@ class Deadlines:
 class Dispatch:
     """Carries out one pass.
 
-    A client actor adds up its clients' results over a whole pass and is asked for the sums at the end. If it dies
-    before that, all its groups of the pass are run again elsewhere: client work is pure, so nothing changes.
+    A client actor adds up its clients' results over a whole pass, and is asked for the sums right behind its last call,
+    so that it need not wait for us in between. If it dies before it has handed them over, all its groups of the pass
+    are run again elsewhere: client work is pure, so nothing changes.
     """
 
     def __init__(self, work: Pass, clients: ClientActors, rates: CallRates, pinned: bool, get: Get):
@@ -109,7 +118,9 @@ class Dispatch:
         self.idle: list[int] = []
         self.busy: dict[Any, HandedOut] = {}  # by the reference to the first return value
         self.deadlines = Deadlines()  # of the busy calls, and of some that have returned since
-        self.deaths: dict[int, int] = {}  # first client of a call -> actors lost with it
+        self.deaths: dict[int, int] = {}  # first client of a group -> actors lost while it was with them
+        self.to_ask: set[int] = set()  # actors with work that they have not been asked to hand over
+        self.asked: dict[int, list[AskedSums]] = {}  # by actor; more than one where lost work came to it afterwards
         self.collected: list[Collected] = []
 
     def run(self) -> Answers:
@@ -132,10 +143,12 @@ class Dispatch:
         """Empty the queue; returns each actor's finished calls."""
         self.idle = self.clients.ready()[::-1]
         self.busy, self.deadlines = {}, Deadlines()
-        self.deaths = {}
+        self.deaths, self.asked = {}, {}
         done: dict[int, list[HandedOut]] = {}
         while self.queue or self.busy:
             self.hand_out_to_idle()
+            if not self.queue:
+                self.ask_for_sums()
             references = self.wait()
             for reference, answer in zip(references, self.values(references, "a client actor"), strict=True):
                 call = self.busy.pop(reference)
@@ -175,6 +188,16 @@ class Dispatch:
         first, *rest = references if self.work.returns > 1 else (references,)
         self.busy[first] = handed = HandedOut(index, groups, tuple(rest), time.monotonic())
         self.deadlines.add(handed.began + self.allowed(handed), first)
+        if self.work.over_clients:
+            self.to_ask.add(index)
+
+    def ask_for_sums(self) -> None:
+        """Ask every actor that has work, behind its last call, to hand over its sums."""
+        for index in sorted(self.to_ask & self.clients.actors.keys()):
+            node = self.clients.placement.node_of(index)
+            references = self.clients.call(index, WorkerCalls.collect.__name__, 2)
+            self.asked.setdefault(index, []).append(AskedSums(node, *references))
+        self.to_ask.clear()
 
     def values(self, references: list[Any], whom: str) -> list[Any]:
         """What is behind the references; an error in place of what is lost with its actor."""
@@ -207,11 +230,14 @@ class Dispatch:
     def lost(self, call: HandedOut, error: Exception, done: dict[int, list[HandedOut]]) -> None:
         """A call's actor is lost: what only it had goes back into the queue."""
         self.answers.calls.append(Call(call.actor, call.began, time.monotonic(), lost=True))
-        first = call.groups[0][0]
-        self.deaths[first] = self.deaths.get(first, 0) + 1
+        for group in call.groups:
+            self.deaths[group[0]] = self.deaths.get(group[0], 0) + 1
+        first = call.groups[0][0]  # alone if it was in such a call before
         if self.policy.group_took_actor_down(self.deaths[first]) is Decision.STOP:
             who = "test batch" if self.work.states is None else "client"
             raise RunFailure(f"{who} {first} took its actor down {self.deaths[first]} times", str(error)) from None
+        self.to_ask.discard(call.actor)
+        self.asked.pop(call.actor, None)
         # A summing actor takes its finished calls with it; other results are safe with the driver.
         earlier = done.pop(call.actor, []) if self.work.over_clients else []
         groups = [group for one in [*earlier, call] for group in one.groups]
@@ -283,26 +309,29 @@ class Dispatch:
         return self.policy.seconds_allowed(call.clients, expected)
 
     def collect(self, done: dict[int, list[HandedOut]]) -> dict[int, list[HandedOut]]:
-        """Ask every actor that worked for its sums; the groups of one that is gone go back into the queue."""
-        name = WorkerCalls.collect.__name__
-        asked = {index: self.clients.call(index, name, 2) for index in done if index in self.clients.actors}
-        node = {i: self.clients.placement.node_of(i) for i in asked}  # now: it may be lost before all have answered
-        counts = self.values([count for count, _ in asked.values()], f"the client actors ({name})")
-        summed = dict(zip(asked, counts, strict=True))
+        """Take the sums of every actor that worked; the groups of one that is gone go back into the queue."""
+        asked = [(index, one) for index in done if index in self.clients.actors for one in self.asked.get(index, ())]
+        whom = f"the client actors ({WorkerCalls.collect.__name__})"
+        summed: dict[int, list[Any]] = {}
+        for (index, _), found in zip(asked, self.values([one.count for _, one in asked], whom), strict=True):
+            summed.setdefault(index, []).append(found)
         kept = {}
         for index, calls in done.items():
             groups = [group for call in calls for group in call.groups]
-            expected, found = sum(map(len, groups)), summed.get(index)
-            if isinstance(found, Exception):
-                self.clients.replace(index, found, groups)
-            if found is None or isinstance(found, Exception):  # it is gone, or its node is
+            expected, counts = sum(map(len, groups)), summed.get(index)
+            error = next((one for one in counts or [] if isinstance(one, Exception)), None)
+            if error:
+                self.clients.replace(index, error, groups)
+            if counts is None or error:  # it is gone, or its node is
                 self.queue.give_back(groups, suspects=[])
                 self.faults.retries += expected
                 continue
-            if found != expected:
-                raise RunFailure(f"client actor {index} summed {found} clients where {expected} were expected")
+            if sum(counts) != expected:
+                raise RunFailure(f"client actor {index} summed {sum(counts)} clients where {expected} were expected")
             uploads = [call.rest[0] for call in calls if call.first.uploads]
-            self.collected.append(Collected(index, node[index], asked[index][1], uploads))
+            for one in self.asked[index]:
+                self.collected.append(Collected(index, one.node, one.sums, uploads))
+                uploads = []
             kept[index] = calls
         return kept
 

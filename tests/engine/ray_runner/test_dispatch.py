@@ -5,7 +5,7 @@ import itertools
 import pytest
 from ray.exceptions import RayActorError
 
-from raysim.engine.failures import FailurePolicy, FaultCount
+from raysim.engine.failures import FailurePolicy, FaultCount, RunFailure
 from raysim.engine.messages import Broadcast
 from raysim.engine.ray_runner import dispatch
 from raysim.engine.ray_runner.dispatch import CallRates, Collected, Deadlines, Dispatch
@@ -94,11 +94,11 @@ def carried_out(fake, clients, count, rates=None, pace=None):
         return reference
 
     one = Dispatch(work, clients, rates or CallRates(), pinned=False, get=get)
-    one.asked = 0
+    one.computed = 0
     allowed = one.allowed
 
     def counted(call):
-        one.asked += 1
+        one.computed += 1
         return allowed(call)
 
     one.allowed = counted
@@ -120,7 +120,7 @@ def test_the_work_per_call_does_not_grow_with_the_actors(monkeypatch, actors):
     one, answers = carried_out(fake, FakeClients(fake, actors), 4 * actors)
     calls = len(answers.calls)
     assert calls >= actors
-    assert one.asked <= calls + actors
+    assert one.computed <= calls + actors
     assert fake.waits <= 2 * 10  # equal calls return together, and are dealt with in one go
 
 
@@ -213,3 +213,76 @@ def test_one_sum_and_one_list_leave_a_node_also_where_one_actor_did_all_its_call
     several, single = one.put_together_by_node()
     assert several == Collected(0, "a", ("add", (1, "sum 0", "u0", "u1")), ["gathered"])
     assert single == Collected(1, "b", "sum 1", ["u2"])  # is one already
+
+
+class SummingClients(FakeClients):
+    """Client actors that say how many clients are in the sums they hand over; one may be killed in a call."""
+
+    placement = type("Placement", (), {"node_of": staticmethod(lambda index: f"node {index}")})
+
+    def __init__(self, fake, count, killed=()):
+        super().__init__(fake, count)
+        self.killed, self.summed, self.log = set(killed), dict.fromkeys(range(count), 0), []
+
+    def call(self, index, method, returns, *arguments):
+        if method == "collect":
+            count, self.summed[index] = self.summed[index], 0
+            self.log.append((index, method))
+            return count, f"sum of {count} by {index}"
+        groups = arguments[1]
+        reference = self.fake.call(index, groups)
+        self.log.append((index, groups))
+        self.summed[index] += sum(map(len, groups))
+        if self.killed & {k for group in groups for k in group}:
+            self.killed.clear()
+            self.fake.lost.add(reference)
+            self.summed[index] = 0  # of the actor in its place
+        return reference, "uploads", "states"
+
+
+class Answered:
+    uploads = 0
+
+
+def summed_up(fake, clients, groups):
+    work = Pass(
+        WorkerCalls.train, BROADCAST, groups, [float(len(group)) for group in groups], states={}, over_clients=True
+    )
+
+    def get(reference, whom):
+        if isinstance(reference, list):
+            return [get(one, whom) for one in reference]
+        if reference in fake.lost and "collect" not in whom:
+            raise RayActorError()
+        return reference if "collect" in whom else Answered
+
+    return Dispatch(work, clients, CallRates(), pinned=False, get=get).run()
+
+
+def test_sums_are_asked_for_behind_the_last_call_of_each_actor(monkeypatch):
+    fake = FakeRay(monkeypatch)
+    clients = SummingClients(fake, 2)
+    answers = summed_up(fake, clients, [[k] for k in range(8)])
+    assert [index for index, method in clients.log if method == "collect"] == [0, 1]
+    assert clients.log[-2:] == [(0, "collect"), (1, "collect")]
+    assert sorted(answers.sums) == ["sum of 4 by 0", "sum of 4 by 1"]
+
+
+def test_lost_work_that_comes_to_an_actor_afterwards_is_asked_for_too(monkeypatch):
+    """The other one is killed in its only call: by then the first has been asked for its sums."""
+    fake = FakeRay(monkeypatch, seconds=lambda actor, clients: 5.0 if actor else 1.0)
+    clients = SummingClients(fake, 2, killed=[1])
+    clients.replace = lambda index, error, groups: clients.actors.pop(index)
+    answers = summed_up(fake, clients, [[0], [1]])
+    assert clients.log == [(0, [[0]]), (1, [[1]]), (0, "collect"), (1, "collect"), (0, [[1]]), (0, "collect")]
+    assert answers.sums == ["sum of 1 by 0", "sum of 1 by 0"]
+    assert clients.faults.retries == 1
+
+
+def test_a_group_that_takes_its_actor_down_is_named_whoever_was_with_it_at_first(monkeypatch):
+    fake = FakeRay(monkeypatch)
+    clients = SummingClients(fake, 5)  # a lost one does not come back
+    clients.killed = type("Always", (set,), {"clear": lambda self: None})([4])
+    with pytest.raises(RunFailure, match=r"client 4 took its actor down 4 times"):
+        summed_up(fake, clients, [[k] for k in range(30)])
+    assert [groups for _, groups in clients.log if [4] in groups] == [[[3], [4], [5]], [[4]], [[4]], [[4]]]
