@@ -205,7 +205,7 @@ def real(config: RunConfig, data: FederatedData) -> Iterator[Any]:
     from raysim.engine.ray_runner import cluster, placement, plan, runner
 
     hosted = {"WORKER": "benchmarks.driver:IdleWorker", "SERVER": "benchmarks.driver:IdleServer"}
-    small = mock.patch.object(plan, "ACTOR_BYTES", 100 * 2**20)  # without torch
+    small = mock.patch.object(plan, "ACTOR_BYTES", 70 * 2**20)  # without torch
     with mock.patch.multiple(placement, **hosted), small, cluster.connected():
         one = runner.RayRunner(plan.make_plan(config, cluster.nodes(), 0), config)
         one.reserve()

@@ -60,7 +60,6 @@ def test_the_order_is_judged_by_paired_differences(tmp_path):
         ["fedpa over fedgen", "+4.30", "+1.50 ± 0.50", "+1.00, +2.00, +1.50", "yes |"],
         ["fedgen over fedhkd", "+0.34", "+0.00 ± 1.00", "+1.00, -1.00, +0.00", "undecided |"],
         ["fedhkd over fedavg", "+1.28", "-1.00 ± 0.00", "-1.00, -1.00, -1.00", "no |"],
-        ["fedavg over fedprox", "+0.69", "+4.50 ± 0.71", "+4.00, +5.00", "too few seeds |"],
     ]
 
 

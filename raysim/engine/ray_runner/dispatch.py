@@ -260,7 +260,10 @@ class Dispatch:
             found, others = ray.wait([*self.busy, *hellos], num_returns=1, timeout=max(seconds, 0))
             if found and others:  # more may have come while the last ones were dealt with: one look for all of them
                 found += ray.wait(others, num_returns=len(others), timeout=0)[0]
-            for index in [hellos[reference] for reference in found if reference in hellos]:
+            for reference in [one for one in found if one in hellos]:
+                index = hellos[reference]
+                if index not in clients.starting or clients.starting[index].hello != reference:
+                    continue  # while we looked at another that failed, this one was let go with its node
                 if clients.has_started(index):
                     self.idle.append(index)
                     if self.pinned:  # it was given its call before

@@ -7,7 +7,7 @@ from ray.exceptions import RayActorError
 
 from raysim.engine.failures import FailurePolicy, FaultCount, RunFailure
 from raysim.engine.messages import Broadcast
-from raysim.engine.ray_runner import dispatch
+from raysim.engine.ray_runner import dispatch, lifecycle
 from raysim.engine.ray_runner.dispatch import CallRates, Collected, Deadlines, Dispatch
 from raysim.engine.runner import WorkerCalls
 from raysim.engine.work_queue import Pace, Pass
@@ -286,3 +286,25 @@ def test_a_group_that_takes_its_actor_down_is_named_whoever_was_with_it_at_first
     with pytest.raises(RunFailure, match=r"client 4 took its actor down 4 times"):
         summed_up(fake, clients, [[k] for k in range(30)])
     assert [groups for _, groups in clients.log if [4] in groups] == [[[3], [4], [5]], [[4]], [[4]], [[4]]]
+
+
+def test_of_two_that_failed_to_start_on_one_node_the_second_has_gone_with_the_first(monkeypatch):
+    fake = FakeRay(monkeypatch)
+    clients = FakeClients(fake, 3)
+    looked_at = []
+
+    def has_started(index):
+        looked_at.append(index)
+        clients.starting.clear()  # their node is gone
+        return False
+
+    clients.has_started = has_started
+    for index in (1, 2):
+        hello = fake.call(index, [])  # answers at once
+        clients.starting[index] = lifecycle.StartingActor(hello, 0.0, 0)
+    clients.ready = lambda: [0]
+    groups = [[0], [1]]
+    work = Pass(WorkerCalls.evaluate, BROADCAST, groups, [1.0, 1.0])
+    answers = Dispatch(work, clients, CallRates(), pinned=False, get=lambda r, whom: r).run()
+    assert looked_at == [1]
+    assert len(answers.first) == 2
