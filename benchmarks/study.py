@@ -58,6 +58,13 @@ FEDGAN = {"method": "fedgan", "fedgan.noise": 32} | {f"fedgan.{key}": value for 
 FEW_LABELS = SDAFL | TWO | {"labelled": 50, "batch-size": 16, "unlabelled-batch": 32}
 DIGITS = {"fixmatch.flip": False}
 
+TERMS = {
+    "L_C": {"hfmds.match": "none", "hfmds.label-weight": 1},
+    "EFM": {"hfmds.mu": -0.5},
+    "FM": {"hfmds.mu": 0},
+    "HFM": {},
+}
+
 STUDIES = {
     "cifar10": {
         f"{name}, seed {seed}": LONG | method | {"seed": seed}
@@ -115,16 +122,12 @@ STUDIES = {
         "100 steps": SEVERE | ONE | {"hfmds.steps": 100},
         "images of both syntheses kept, seed 2": SEVERE | ONE | {"hfmds.accumulate": True, "seed": 2},
     },
-    # The terms of table 4, each with our priors on images: L_C < FM ≤ HFM?
+    # The terms of table 4, each with our priors on images: L_C < EFM < FM ≤ HFM?
     "hfmds-table4": {
         f"{regime}: {name}, seed {seed}": SEVERE | partition | term | {"seed": seed}
         for regime, partition in (("1 class", ONE), ("2 classes", TWO))
         for seed in (0, 1, 2)
-        for name, term in (
-            ("FM", {"hfmds.mu": 0}),
-            ("HFM", {}),
-            ("L_C", {"hfmds.match": "none", "hfmds.label-weight": 1}),
-        )
+        for name, term in TERMS.items()
     },
     # The main job's two halves on CIFAR-10; FedAvg, HFMDS and real images are in the studies above.
     "main-job-cifar10": {
