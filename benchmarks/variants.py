@@ -78,7 +78,13 @@ def main() -> None:
     print(table([*heads, "cross-entropy"], rows))
     with torch.no_grad():
         ce = F.cross_entropy(module(real), labels)
+        maps = module.maps(x)
     print(f"real images: contrast {contrast(real).mean():.3g}, cross-entropy {ce:.3g}")
+    sums, counts = class_sums(maps, y, 10)
+    for mu in (0.5, 1.0):
+        hard = (1 + mu) * maps - mu * (sums / counts[:, None])[y]
+        below = hard.clamp(max=0).square().sum(1) / hard.square().sum(1)
+        print(f"μ {mu}: {below.mean():.1%} of a target's squared length is below 0, where no map is")
     apart = made["maps, μ 0"] - made["maps, μ 0.5 (default)"]
     print(f"μ 0 and 0.5: rms difference {apart.square().mean().sqrt():.3f} in [-1, 1]")
     lines = [torch.cat([*scale.to_pixels(images)], 2) for images in (real, *made.values())]
