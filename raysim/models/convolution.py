@@ -17,7 +17,8 @@ useful = 1.0  # the share of the operations under way that torch's convolution w
 
 
 @contextmanager
-def _counted_as(share: float) -> Iterator[None]:
+def counted_as(share: float) -> Iterator[None]:
+    """Count operations by this share."""
     global useful
     useful = share
     try:
@@ -122,7 +123,7 @@ def _in_blocks(gradient: Tensor, weight: Tensor, block: int) -> Tensor:
     kernel = torch.cat(kernels).contiguous(memory_format=torch.channels_last)
     down, across = gradient.shape[2:]
     plainly = down * across * height * width
-    with _counted_as(plainly / ((down + height - 1) * (across + width - 1) * (height + more) * (width + more))):
+    with counted_as(plainly / ((down + height - 1) * (across + width - 1) * (height + more) * (width + more))):
         blocks = F.conv2d(gradient, kernel, stride=block, padding=(height - 1, width - 1))
     count, _, rows, columns = blocks.shape
     pixels = blocks.permute(0, 2, 3, 1).reshape(count, rows, columns, block, block, channels)
