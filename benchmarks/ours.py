@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.turns import Over, Turns
-from benchmarks.workloads import BATCH, CLASSES, PROCESSES, TRAINING, Workload, pixels
+from benchmarks.workloads import BATCH, CLASSES, PROCESSES, TRAINING, Workload, pixels, save
 from raysim.config import resolve
 from raysim.engine.ray_runner.environment import secure_local_ray
 
@@ -31,14 +31,19 @@ def settings(workload: Workload) -> dict[str, object]:
     }  # fmt: skip
 
 
-def watch(run, turns: Turns, workload: Workload, data: str | None) -> type:
-    """Give the run its images, time the phases of its rounds; the reporter that takes turns."""
+def watch(run, turns: Turns, workload: Workload, data: str | None, folder: Path) -> type:
+    """Give the run its images, time the phases of its rounds; the reporter that takes turns.
+
+    Random pixels are in a file in the folder, and mapped, as somebody with many images would have them.
+    """
     from raysim.data import Dataset, Split
     from raysim.data.partitions import Partition
     from raysim.observe import progress
 
     def prepare(config):
-        x, y = pixels(workload, data)
+        if workload.shape[0] == 1:
+            save(workload, folder)
+        x, y = pixels(workload, str(folder) if workload.shape[0] == 1 else data)
         named = Dataset("benchmark", tuple(map(str, range(CLASSES))), Split(x, y), Split(x[:100], y[:100]))
         if workload.beta is not None:
             return named, Partition(np.arange(len(y)), workload.offsets)
@@ -104,7 +109,7 @@ def main(arguments: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         layers = [("workload", settings(asked.workload)), ("--set", asked.settings)]
         config = resolve([*layers, ("benchmark", {"out": str(Path(folder) / "run")})])
-        reporter = watch(run, turns, asked.workload, asked.data)()
+        reporter = watch(run, turns, asked.workload, asked.data, Path(folder))()
         with suppress(Over):
             run.run(config, reporter)
 

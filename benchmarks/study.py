@@ -10,10 +10,11 @@ import json
 import statistics
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 WINDOW = 8  # last rounds whose accuracies are averaged: with few classes per client single rounds vary
+WINDOWS = {"hfmds-warm": 5}  # where it is another number
 
 CIFAR10 = {"preset": "hfmds-cifar10", "train-size": 10_000, "clients": 20, "active": 10}
 ONE = {"partition": "classes", "classes-per-client": 1}
@@ -64,6 +65,35 @@ TERMS = {
     "FM": {"hfmds.mu": 0},
     "HFM": {},
 }
+
+# From a model that fits: 25 rounds of FedAvg, whole epochs, all clients active; then one synthesis and 8 more rounds.
+WARM = {
+    "preset": "fedavg-cifar10", "train-size": 20_000, "test-size": 5_000, "normalise": "half", "active": 20,
+    "privacy": 0, "measures": 0, "checkpoint-every": 0,
+} | TWO  # fmt: skip
+THEN = WARM | {"method": "hfmds", "rounds": 8, "hfmds.first": 1, "hfmds.every": 100}
+BOUNDS, FM_AND_HFM = {"FedAvg": FEDAVG, "real images": REAL}, {name: TERMS[name] for name in ("FM", "HFM")}
+LONGER = {"hfmds.steps": 200}
+# What keeps images from being noise, and what is matched; table 4's terms come before.
+OTHERS = {
+    "the paper's letter, 200 steps": LETTER | LONGER,
+    "the same, match-weight auto": LETTER | LONGER | {"hfmds.match-weight": "auto"},
+    "with the mask": {"hfmds.cam": "relu"},
+    "features": {"hfmds.layer": "features"},
+    "μ 1": {"hfmds.mu": 1},
+    "200 steps": LONGER,
+    "with cross-entropy 0.1": {"hfmds.label-weight": 0.1},
+    "8×8 images, upsampled": {"hfmds.coarse": 4},
+    "shifted at random": {"hfmds.jitter": 2},
+    "α 0.1": {"hfmds.alpha": 0.1},
+}
+
+
+def from_warm(seed: int, rows: dict[str, dict]) -> dict[str, dict]:
+    """Rows that start from the end of the row "warm", with the same clients."""
+    start = {"seed": seed, "start-from": f"warm, seed {seed}"}
+    return {f"{name}, seed {seed}": THEN | row | start for name, row in rows.items()}
+
 
 STUDIES = {
     "cifar10": {
@@ -129,6 +159,11 @@ STUDIES = {
         for seed in (0, 1, 2)
         for name, term in TERMS.items()
     },
+    "hfmds-warm": {f"warm, seed {seed}": WARM | {"rounds": 25, "seed": seed} for seed in (0, 1, 2)}
+    | from_warm(0, BOUNDS | TERMS)
+    | from_warm(1, BOUNDS | FM_AND_HFM)
+    | from_warm(0, OTHERS)
+    | from_warm(2, BOUNDS | FM_AND_HFM),
     # The main job's two halves on CIFAR-10; FedAvg, HFMDS and real images are in the studies above.
     "main-job-cifar10": {
         f"{regime}: {name}, seed {seed}": SEVERE | partition | method | {"seed": seed}
@@ -214,11 +249,11 @@ def nearest_psnr(summary: dict) -> float | None:
     return next((value for key, value in summary.get("privacy", {}).items() if key.endswith("psnr_nearest")), None)
 
 
-def row(name: str, out: Path) -> str:
+def row(name: str, out: Path, window: int) -> str:
     """A finished run as a line of the table."""
     summary = json.loads((out / "summary.json").read_text())
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    last, psnr = [100 * line["accuracy"] for line in lines[-WINDOW:]], summary["psnr"] or nearest_psnr(summary)
+    last, psnr = [100 * line["accuracy"] for line in lines[-window:]], summary["psnr"] or nearest_psnr(summary)
     gflops = summary.get("gflops_per_client_round") or {}
     cells = [
         name,
@@ -239,19 +274,28 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=2, help="runs at a time, each on one core")
     parser.add_argument("--table", action="store_true", help="only print the table of what is finished")
     arguments = parser.parse_args()
-    rows = STUDIES[arguments.study]
+    rows, window = STUDIES[arguments.study], WINDOWS.get(arguments.study, WINDOW)
     outs = {name: arguments.out / f"{arguments.study}-{i:02d}" for i, name in enumerate(rows)}
+    jobs: dict[str, Future] = {}
+
+    def do(name: str, settings: dict[str, object]) -> None:
+        if start := settings.get("start-from"):
+            jobs[start].result()
+            settings = settings | {"start-from": outs[start]}
+        run(outs[name], settings | {"data": arguments.data})
+
     if not arguments.table:
         with ThreadPoolExecutor(arguments.at_once) as pool:
-            jobs = [pool.submit(run, outs[name], s | {"data": arguments.data}) for name, s in rows.items()]
-            for job in jobs:
+            for name, settings in rows.items():
+                jobs[name] = pool.submit(do, name, settings)
+            for job in jobs.values():
                 job.result()
-    measured = f"accuracy %, last {WINDOW} rounds | lowest to highest | PSNR dB"
+    measured = f"accuracy %, last {window} rounds | lowest to highest | PSNR dB"
     print(f"| run | {measured} | GFLOPs, training + synthesis | minutes |")
     print("|---|---|---|---|---|---|")
     for name, out in outs.items():
         if (out / "summary.json").exists():
-            print(row(name, out))
+            print(row(name, out, window))
 
 
 if __name__ == "__main__":

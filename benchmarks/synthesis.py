@@ -1,7 +1,8 @@
 """What HFMDS+FedPA costs: synthesis alone, and whole rounds against a single-purpose script of the same mathematics.
 
     python -m benchmarks.synthesis                     small; figures per local step and per image and step
-    python -m benchmarks.synthesis --paper --out docs/benchmarks.md    20 clients × 2,500 images, T_g 500: half an hour
+    python -m benchmarks.synthesis --size main-job     100 clients × 100 images, of which 10 are synthesised in 40 steps
+    python -m benchmarks.synthesis --size paper --out docs/benchmarks.md   20 × 2,500 images, T_g 500: half an hour
 
 First, in one process of one thread: images·steps per second of raysim's HFMDS.synthesise beside a loop over clients
 (100 images a batch, Adam, weights not frozen), in turns, on the same images, noise and weights. Then raysim and the
@@ -20,8 +21,11 @@ from benchmarks.turns import Side, here
 from benchmarks.workloads import BATCH, CLASSES, Workload, client_batch, pixels, plain_model
 from raysim.config.presets import PRESETS
 
-SMALL = {"clients": 20, "samples": 250, "active": 10, "per_client": 100, "steps": 10}
-PAPER = {"clients": 20, "samples": 2_500, "active": 10, "per_client": 100, "steps": 500}
+SIZES = {
+    "small": {"clients": 20, "samples": 250, "active": 10, "per_client": 100, "steps": 10},
+    "main-job": {"clients": 100, "samples": 100, "active": 10, "per_client": 10, "steps": 40},
+    "paper": {"clients": 20, "samples": 2_500, "active": 10, "per_client": 100, "steps": 500},
+}
 EVERY = 2  # rounds between syntheses; training before the first has no synthetic data, and is not timed
 ALONE = 20  # steps of the synthesis alone, where its rate is as good as that of many
 
@@ -149,9 +153,9 @@ def main(arguments: list[str] | None = None) -> None:
     from benchmarks.compare import pair
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--paper", action="store_true", help="the paper's size")
-    for size in SMALL:
-        parser.add_argument(f"--{size.replace('_', '-')}", type=int, help=f"small {SMALL[size]}, paper {PAPER[size]}")
+    parser.add_argument("--size", choices=SIZES, default="small", help="that of the main job, or of the paper")
+    for size in SIZES["small"]:
+        parser.add_argument(f"--{size.replace('_', '-')}", type=int, help="in place of what --size has")
     parser.add_argument("--syntheses", type=int, default=3, help="how many; with twice as many training rounds")
     parser.add_argument("--repeats", type=int, default=5, help="of the synthesis alone")
     parser.add_argument("--groups", type=int, default=2, help="groups of clients in the synthesis alone")
@@ -159,7 +163,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--set", type=pair, action="append", default=[], help="a setting of raysim, as key=value")
     parser.add_argument("--out", type=Path, help="file to put the section into")
     asked = parser.parse_args(arguments)
-    sizes = {k: getattr(asked, k) or v for k, v in (PAPER if asked.paper else SMALL).items()}
+    sizes = {k: getattr(asked, k) or v for k, v in SIZES[asked.size].items()}
     workload = Workload(
         "synthesis", "hfmds-cnn", (3, 32, 32), sizes["clients"], sizes["samples"], sizes["active"], 0
     )  # fmt: skip
@@ -170,7 +174,7 @@ def main(arguments: list[str] | None = None) -> None:
     rates = [["raysim", spread(ours, 0), spread(ratios, 2)], ["loop over clients", spread(loop, 0), "1"]]
     text = [
         "## HFMDS+FedPA beside a single-purpose script",
-        f"`python -m benchmarks.synthesis`: {workload.describe()}; {settings['per_client']} images per client in "
+        f"`python -m benchmarks.synthesis --size {asked.size}`: {workload.describe()}; {settings['per_client']} images per client in "
         f"{settings['steps']} steps. Medians, lowest to highest in brackets.",
         f"Synthesis alone, one thread, {alone['steps']} steps (images differ by {apart:.1e} on average, by rounding):",
         table(["", "images·steps/s", "ratio"], rates),
@@ -178,7 +182,7 @@ def main(arguments: list[str] | None = None) -> None:
         table(HEAD, rows_of(rounds(workload, settings, asked), workload, settings)),
         machine(),
     ]
-    publish("synthesis", "\n\n".join(text), asked.out)
+    publish("synthesis" if asked.size == "paper" else f"synthesis, {asked.size}", "\n\n".join(text), asked.out)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from raysim.engine.round_metrics import RoundMetrics
 from raysim.errors import InputError
 from raysim.settings import Given
 from raysim.storage.formats import DamagedFile
+from raysim.storage.model_weights import read_weights
 from raysim.storage.remote import Mirror, is_remote
 from raysim.storage.run_reader import read_run
 
@@ -92,8 +93,6 @@ class Run:
         Of several models (fedensemble) this is the first.
         """
         import torch
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
 
         path, facts = self.path / "model.safetensors", self._read.facts
         if not path.exists():
@@ -103,18 +102,11 @@ class Run:
             raise InputError(f"{self.path}: its model {name} had another source; give the one it was trained with")
         _ = self.normalisation  # says what is missing of an older run
         module = models.build_plain(name, tuple(facts["shape"]), len(facts["classes"]), int(self.settings["seed"]))
-        try:
-            weights = load_file(path)
-            first = {key.removeprefix("0."): value for key, value in weights.items() if key.startswith("0.")}
-        except (OSError, SafetensorError) as error:
-            raise DamagedFile(path, str(error)) from None
         own = dict(module.named_parameters()) | dict(module.named_buffers())
-        weights = first if first.keys() == own.keys() else weights
-        if weights.keys() != own.keys() or any(weights[key].shape != own[key].shape for key in own):
-            raise DamagedFile(path, f"it holds other weights than those of the model {name}")
+        weights = read_weights(path, own, name)
         with torch.no_grad():
             for key, tensor in own.items():
-                tensor.copy_(weights[key])
+                tensor.copy_(torch.from_numpy(weights[key]))
         return module.eval()
 
     def synthetic(self) -> torch.utils.data.Dataset:

@@ -25,6 +25,7 @@ from raysim.data.partitions import Partition
 from raysim.data.synthetic_tables import tables_digest
 from raysim.definitions import is_own
 from raysim.engine.callbacks import Callback, Callbacks
+from raysim.engine.digest import digest
 from raysim.engine.ending import ending as end_of_process
 from raysim.engine.ray_runner import cluster
 from raysim.engine.ray_runner.gpu_room import with_room
@@ -49,6 +50,7 @@ from raysim.storage.checkpoint_writer import CheckpointWriter
 from raysim.storage.checkpoints import Checkpoints
 from raysim.storage.formats import read_config
 from raysim.storage.lease import held
+from raysim.storage.model_weights import starting_weights
 from raysim.storage.remote import Mirror, is_remote, place_of, readable
 from raysim.storage.run_directory import (
     Recorder,
@@ -71,6 +73,7 @@ class Prepared:
     notes: tuple[str, ...]  # what the user should know
     warnings: tuple[str, ...]  # what will probably not be what was meant
     sources: dict[str, str]  # digests of what is the user's own, by setting: they decide the result like settings
+    start: np.ndarray | None  # the weights to start from, where not random ones
 
 
 def run(config: RunConfig, reporter: Reporter | None = None) -> tuple[Path | str, dict[str, Any]]:
@@ -123,7 +126,7 @@ def run_at(config: RunConfig, out: Path, reporter: Reporter, mirror: Mirror | No
                 setup = time.perf_counter() - started
                 result = simulate(
                     config, data, runner, actors, directory=directory, callbacks=callbacks, reporter=reporter,
-                    sources=prepared.sources,
+                    prepared=prepared,
                 )  # fmt: skip
                 directory.write_models(result.models)  # before anything is drawn
                 summary = summarise(config, result) | callbacks.on_result(result)
@@ -202,16 +205,18 @@ def check_graphs(config: RunConfig) -> None:
         check_device(prepare_torch(config))
 
 
-def sources(config: RunConfig, dataset: Dataset) -> dict[str, str]:
-    """Digests of what is the user's own in a run: the source of its model and partition, and data in memory."""
+def sources(config: RunConfig, dataset: Dataset, start: np.ndarray | None) -> dict[str, str]:
+    """Digests of what is the user's own in a run: its first weights, sources of model and partition, data in memory."""
     partitioner = config.partitioner()
     own_partition = partitioner.digest() if isinstance(partitioner, OwnPartition) else None
     found = {"model": models.source(config.model), "dataset": dataset.digest, "partition": own_partition}
+    found["start_from"] = None if start is None else digest([{"weights": start}])
     return {key: digest for key, digest in found.items() if digest}
 
 
 def described(config: RunConfig, dataset: Dataset, dealt: Partition, *notes: str) -> Prepared:
     """What is worth knowing of the data after its pixels are gone, and what there is to say besides."""
+    start = starting_weights(config, dataset)
     return Prepared(
         class_names=list(dataset.class_names),
         counts=dealt.counts(dataset.train.y, dataset.classes),
@@ -219,7 +224,8 @@ def described(config: RunConfig, dataset: Dataset, dealt: Partition, *notes: str
         client_bytes=largest_client(config, dataset, dealt),
         notes=(*dataset.notes, *dealt.notes, *notes),
         warnings=tuple(idle_parts(config, dealt)),
-        sources=sources(config, dataset),
+        sources=sources(config, dataset, start),
+        start=start,
     )
 
 
@@ -339,14 +345,15 @@ def warn_of_mixed_hardware(actors: Started, callbacks: Callbacks, reporter: Repo
 
 def simulate(
     config: RunConfig, data: FederatedData, runner: Runner, actors: Started, directory: RunDirectory,
-    callbacks: Callbacks, reporter: Reporter, sources: dict[str, str],
+    callbacks: Callbacks, reporter: Reporter, prepared: Prepared,
 ) -> Result:  # fmt: skip
     """All rounds, from the last checkpoint on where the run is resumed."""
     if not config.checkpoint_every:
         history = directory.keep(0)
-        return Simulation(config, data, runner, actors.model_bytes).run(callbacks.on_round, history)
+        simulation = Simulation(config, data, runner, actors.model_bytes, start=prepared.start)
+        return simulation.run(callbacks.on_round, history)
     identity = {"settings": config.identity(), "data": data.digest(), "device": actors.fingerprints[0]}
-    identity |= {"sources": sources} if sources else {}
+    identity |= {"sources": prepared.sources} if prepared.sources else {}
     checkpoints = Checkpoints(directory.path / "checkpoints", identity | {"run": directory.token})
     writer = CheckpointWriter(checkpoints, runner, runner.on_event, directory.synced_metrics, directory.mirrored)
     checkpoint = writer.load() if config.resume else None
@@ -354,7 +361,7 @@ def simulate(
     if checkpoint:
         reporter.say(f"going on after round {checkpoint.round}")
         runner.on_event("resumed", round=checkpoint.round)
-    simulation = Simulation(config, data, runner, actors.model_bytes, writer)
+    simulation = Simulation(config, data, runner, actors.model_bytes, writer, prepared.start)
     try:
         return simulation.run(callbacks.on_round, history, checkpoint)
     finally:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +17,7 @@ from raysim.data.dataset import Dataset, Split
 from raysim.data.federated import Chunks, FederatedData
 from raysim.data.normalisation import Normalisation
 from raysim.data.partitions import Partition
+from raysim.errors import InputError
 
 CHUNK_BYTES = 32 * 2**20
 
@@ -69,17 +73,53 @@ def chunked(split: Split, order: np.ndarray | None, offsets: np.ndarray, put: Pu
     start, stop = np.empty_like(offsets[1:]), np.empty_like(offsets[1:])
     objects: list[Any] = []
     first = 0
-    while first < len(chunk):
-        last = int(np.searchsorted(offsets, offsets[first] + CHUNK_BYTES // row_bytes, side="right")) - 1
-        last = max(last, first + 1)
-        span = slice(offsets[first], offsets[last])
-        rows = span if order is None else order[span]
-        chunk[first:last] = len(objects)
-        start[first:last] = offsets[first:last] - offsets[first]
-        stop[first:last] = offsets[first + 1 : last + 1] - offsets[first]
-        objects.append(put((np.ascontiguousarray(split.x[rows]), np.ascontiguousarray(split.y[rows]))))
-        first = last
+    with row_reader(split.x) as images:
+        while first < len(chunk):
+            last = int(np.searchsorted(offsets, offsets[first] + CHUNK_BYTES // row_bytes, side="right")) - 1
+            last = max(last, first + 1)
+            span = slice(offsets[first], offsets[last])
+            rows = span if order is None else order[span]
+            chunk[first:last] = len(objects)
+            start[first:last] = offsets[first:last] - offsets[first]
+            stop[first:last] = offsets[first + 1 : last + 1] - offsets[first]
+            objects.append(put((images(rows), np.ascontiguousarray(split.y[rows]))))
+            first = last
     return Chunks(objects, chunk, start, stop)
+
+
+@contextmanager
+def row_reader(x: np.ndarray) -> Iterator[Callable[[slice | np.ndarray], np.ndarray]]:
+    """A function that returns rows of x, side by side.
+
+    Where x is a file that is mapped for reading (`np.load(…, mmap_mode="r")`) they are read from the file, and what is
+    in memory of it is given back: so such data is never whole in memory beside its copy in the store.
+    """
+    source = _mapped(x)
+    if source is None:
+        yield lambda rows: np.ascontiguousarray(x[rows])
+        return
+    first, size = source.offset + x.ctypes.data - source.ctypes.data, x[0].nbytes
+    with open(source.filename, "rb") as file:
+
+        def read(rows: slice | np.ndarray) -> np.ndarray:
+            which = range(*rows.indices(len(x))) if isinstance(rows, slice) else rows.tolist()
+            found = np.empty((len(which), *x.shape[1:]), x.dtype)
+            for row, place in zip(which, found, strict=True):
+                if os.preadv(file.fileno(), [place], first + row * size) != size:
+                    raise InputError(f"{source.filename}: it has become shorter; leave it as it is during a run")
+            return found
+
+        source._mmap.madvise(mmap.MADV_DONTNEED)
+        yield read
+
+
+def _mapped(x: Any) -> Any:
+    """The mapped file whose rows an array consists of, if it is read only and there is a way to give memory back."""
+    source = x if x.flags.c_contiguous and len(x) else None
+    while source is not None and not isinstance(source, np.memmap):
+        source = getattr(source, "base", None)
+    able = hasattr(os, "preadv") and hasattr(mmap, "MADV_DONTNEED")
+    return source if source is not None and source.mode == "r" and source.filename and able else None
 
 
 def release_memory() -> None:

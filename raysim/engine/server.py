@@ -102,9 +102,9 @@ class Server:
         """Answer once the server is up; the model is built meanwhile, while the client actors build theirs."""
         _ = self.model
 
-    def begin(self) -> list[np.ndarray]:
-        """Start from the initial weights; returns the models."""
-        self.weights = [to_host(self.model.weights).copy()]
+    def begin(self, start: np.ndarray | None = None) -> list[np.ndarray]:
+        """Start from these weights, or from the model's initial ones; returns the models."""
+        self.weights = [to_host(self.model.weights).copy() if start is None else np.array(start)]
         for part in self.config.parts:
             part.setup(self)
         return list(self.weights)

@@ -71,9 +71,10 @@ class Simulation:
 
     def __init__(
         self, config: RunConfig, data: FederatedData, runner: Runner, model_bytes: int,
-        checkpoints: CheckpointKeeper | None = None,
+        checkpoints: CheckpointKeeper | None = None, start: np.ndarray | None = None,
     ):  # fmt: skip
         self.config, self.data, self.runner, self.checkpoints = config, data, runner, checkpoints
+        self.start = start  # weights, where not random ones
         self.model_bytes = model_bytes
         self.policy = FailurePolicy.of(config)
         self.costs = LearnedCosts(data.sizes)
@@ -165,7 +166,7 @@ class Simulation:
         ended = (checkpoint and checkpoint.stopped) or {}
         self.stopped = ended["reason"] if ended.get("length") == length_settings(self.config) else ""
         if checkpoint is None:
-            self.weights = self.runner.call_server(Server.begin)
+            self.weights = self.runner.call_server(Server.begin, self.start)
             return
         for batch in checkpoint.states:
             self.states |= dict.fromkeys((client for client, _ in batch), self.runner.put(batch))

@@ -23,6 +23,7 @@ from raysim.observe.listing import differing
 from raysim.observe.report.page import text_of
 from raysim.rng import stream
 from raysim.storage.formats import DamagedFile
+from raysim.storage.model_weights import read_weights
 from raysim.storage.run_reader import Run, find_runs, read_run
 
 REAL = "real"
@@ -97,18 +98,15 @@ def _shared(run: Run, dataset: Dataset, count: int) -> Labelled:
 def _features(run: Run, config: RunConfig, dataset: Dataset, images: np.ndarray) -> np.ndarray:
     """Features by the run's final model, the first one where it has several."""
     import torch
-    from safetensors.torch import load_file
+
+    from raysim.models.flat import FlatModel
 
     path = run.path / "model.safetensors"
     if not path.exists():
         raise InputError(f"'{run.path}' has no model.safetensors: it is not finished; give a finished run first")
     module: Any = models.build(config.model, dataset.shape, dataset.classes, config.seed).eval()
-    weights = load_file(path)
-    first = {key.removeprefix("0."): tensor for key, tensor in weights.items() if key.startswith("0.")}
-    try:
-        module.load_state_dict(first if set(first) >= set(module.state_dict()) else weights)
-    except RuntimeError as error:
-        raise DamagedFile(path, f"it is not a {config.model} ({' '.join(str(error).split())})") from None
+    model = FlatModel(module, torch.device("cpu"))
+    model.load(model.packed(read_weights(path, model.export(model.weights), config.model)))
     scale = Normalisation(tuple(run.facts["mean"]), tuple(run.facts["std"])).on(torch.device("cpu"))
     found = []
     with torch.no_grad():

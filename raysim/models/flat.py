@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatch
 from functools import cached_property
 from typing import Any
@@ -121,3 +121,10 @@ class FlatModel:
         arrays |= {name: b.cpu().numpy().copy() for name, b in self.integer_buffers.items()}
         own_name = getattr(self.module, "own_name", str)  # of a network that was changed for training (models/own.py)
         return {own_name(name): array for name, array in arrays.items()}
+
+    def packed(self, arrays: Mapping[str, np.ndarray]) -> torch.Tensor:
+        """The flat weights of what `export` returned."""
+        flat, own_name = self.weights.clone(), getattr(self.module, "own_name", str)
+        for name in self.spans:
+            self.view(flat, name).copy_(torch.from_numpy(arrays[own_name(name)]))
+        return flat

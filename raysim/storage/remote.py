@@ -65,14 +65,14 @@ def place_of(config: RunConfig) -> Iterator[tuple[Path, Mirror | None]]:
 
 
 @contextmanager
-def readable(path: str) -> Iterator[Path]:
-    """A folder with the config.json of a run directory: itself, or for an address in a store a copy."""
+def readable(path: str, file: str = "config.json") -> Iterator[Path]:
+    """A folder with this file of a run directory: itself, or for an address in a store a copy."""
     if not is_remote(path):
         yield Path(path)
         return
     mirror = Mirror(path)
     try:
-        mirror.fetch("config.json")
+        mirror.fetch(file)
         yield mirror.folder
     finally:
         mirror.discard()

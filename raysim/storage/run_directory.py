@@ -121,13 +121,13 @@ def finished_run(config: RunConfig, path: Path) -> dict[str, Any]:
 
 
 def check_sources(config: RunConfig, path: Path, sources: dict[str, str]) -> None:
-    """Refuse to go on with another model, or other data, than the run began with, where these are the user's own."""
+    """Refuse to go on with another model, data or weights than the run began with, where these are the user's own."""
     if not (config.resume and (path / "config.json").exists()):
         return
     before = read_config(path).get("sources", {})
-    for key in ("model", "dataset", "partition"):
+    for key in ("model", "dataset", "partition", "start_from"):
         if before.get(key) != sources.get(key):
-            what = "what is in it" if key == "dataset" else "its source"
+            what = "what is in it" if key in ("dataset", "start_from") else "its source"
             raise InputError(f"--resume: {path} began with another {flag(key)} {getattr(config, key)}: {what} differs")
 
 

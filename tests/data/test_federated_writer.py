@@ -1,9 +1,15 @@
 """The record of who owns which sample, and the test split dealt accordingly."""
 
+import re
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from raysim.data.federated_writer import deal_test
+from raysim.data import federated_writer
+from raysim.data.dataset import Split
+from raysim.data.federated_writer import chunked, deal_test
 from tests.data.dealing import partition
 
 
@@ -28,3 +34,35 @@ def test_the_test_split_follows_the_classes_held():
     assert len(set(order)) == len(order)  # no image twice
     few, _ = deal_test(np.array([0, 0]), np.ones((5, 1), bool))
     assert few.tolist() == [0, 1, 0, 1, 0]  # fewer images than clients
+
+
+def resident(name: str) -> int:
+    """Kilobytes of the mapped file that are in this process's memory."""
+    entries = Path("/proc/self/smaps").read_text().split(f"{name}\n")[1:]
+    return sum(int(re.search(r"^Rss:\s+(\d+)", entry, re.MULTILINE)[1]) for entry in entries)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("wrapped", [lambda x: x, np.ascontiguousarray], ids=["mapped", "as a plain array"])
+def test_images_in_a_mapped_file_leave_the_memory_as_they_are_stored(tmp_path, monkeypatch, wrapped):
+    made = np.random.default_rng(0).integers(0, 256, (4_000, 1, 32, 32), dtype=np.uint8)
+    np.save(tmp_path / "many.npy", made)
+    x = wrapped(np.load(tmp_path / "many.npy", mmap_mode="r"))
+    monkeypatch.setattr(federated_writer, "CHUNK_BYTES", 2**20)
+    kept = []
+    order = np.random.default_rng(1).permutation(4_000)
+    stored = chunked(
+        Split(x, np.arange(4_000)), order, np.arange(0, 4_001, 100), put=lambda pair: kept.append(pair) or pair
+    )
+    assert len(stored.objects) > 3
+    assert resident("many.npy") < 100
+    assert np.array_equal(np.concatenate([pixels for pixels, _ in kept]), made[order])  # and nothing is lost
+
+
+def test_changes_to_a_mapped_file_that_are_not_written_stay(tmp_path):
+    """A file mapped copy-on-write has what its owner changed in memory only."""
+    np.save(tmp_path / "own.npy", np.zeros((50, 1, 8, 8), np.uint8))
+    x = np.load(tmp_path / "own.npy", mmap_mode="c")
+    x[:] = 7
+    chunked(Split(x, np.arange(50)), None, np.array([0, 25, 50]), put=lambda pair: pair)
+    assert (x == 7).all()
