@@ -174,8 +174,8 @@ def main(arguments: list[str] | None = None) -> None:
     rates = [["raysim", spread(ours, 0), spread(ratios, 2)], ["loop over clients", spread(loop, 0), "1"]]
     text = [
         "## HFMDS+FedPA beside a single-purpose script",
-        f"`python -m benchmarks.synthesis --size {asked.size}`: {workload.describe()}; {settings['per_client']} images per client in "
-        f"{settings['steps']} steps. Medians, lowest to highest in brackets.",
+        f"`python -m benchmarks.synthesis --size {asked.size}`: {workload.describe()}; {settings['per_client']} images "
+        f"per client in {settings['steps']} steps. Medians, lowest to highest in brackets.",
         f"Synthesis alone, one thread, {alone['steps']} steps (images differ by {apart:.1e} on average, by rounding):",
         table(["", "images·steps/s", "ratio"], rates),
         "Rounds, in 2 processes; the loss terms show that both compute the same, with their own draws:",
