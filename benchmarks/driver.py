@@ -76,7 +76,7 @@ class IdleServer:
     def hello(self) -> None:
         """Nothing to prepare."""
 
-    def begin(self, start: None) -> list[np.ndarray]:
+    def begin(self, start: None = None) -> list[np.ndarray]:
         return [np.zeros(PARAMETERS, np.float32)]
 
     def aggregate(self, t: int, trained: Counter, sums: int, *arrived: Any) -> list[np.ndarray]:
