@@ -106,9 +106,8 @@ class RunConfig(_PartitionSettings):
         "hfmds-cnn", "the classifier to train: one that `raysim models` lists, or an own one as MODULE:NAME", own=True
     )
     start_from: str | None = setting(
-        None, "a finished run, or a file of weights (.safetensors), to start from; by default random weights",
-        decides_result=False,  # what is in it does: it is one of the run's sources
-    )  # fmt: skip
+        None, "a finished run, or a file of weights (.safetensors), to start from; by default random weights"
+    )
     batch_size: int = setting(10, "samples per local step", minimum=1, maximum=MOST_ROWS)
     local_epochs: int | None = setting(
         None, "passes over a client's data per round; 1 unless --local-steps is given", minimum=1

@@ -5,7 +5,7 @@ from raysim.config import RunConfig, resolve
 OPERATIONAL = {
     "data", "download", "actors", "actors_per_gpu", "gpu_type", "actor_per_client", "gpu_fraction", "in_process",
     "tsne", "privacy", "measures", "feature_kl", "metrics", "callback", "track", "profile", "client_timeout",
-    "watchdog", "checkpoint_every", "resume", "out", "overwrite", "start_from",
+    "watchdog", "checkpoint_every", "resume", "out", "overwrite",
 }  # fmt: skip
 
 
