@@ -114,14 +114,16 @@ class Convolution(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
         x, kernels = ctx.saved_tensors
-        with counted_as(ctx.useful):
-            if torch.is_grad_enabled():  # the gradient will be differentiated in turn (FedMix)
-                wanted = [x, kernels] if ctx.needs_input_grad[0] else [kernels]
+        if torch.is_grad_enabled():  # the gradient will be differentiated in turn (FedMix)
+            with counted_as(0):  # the outputs were counted when they were made
                 outputs = by_patches(x, kernels, ctx.stride)
+            with counted_as(ctx.useful):
+                wanted = [x, kernels] if ctx.needs_input_grad[0] else [kernels]
                 *of_images, of_kernels = torch.autograd.grad(outputs, wanted, gradient, create_graph=True)
-                return of_images[0] if of_images else None, of_kernels, None, None
-            of_x = torch.zeros_like(x) if ctx.needs_input_grad[0] else None
-            of_kernels, gradient = kernels.new_empty(kernels.shape), gradient.flatten(2)
+            return of_images[0] if of_images else None, of_kernels, None, None
+        of_x = torch.zeros_like(x) if ctx.needs_input_grad[0] else None
+        of_kernels, gradient = kernels.new_empty(kernels.shape), gradient.flatten(2)
+        with counted_as(ctx.useful):
             for few in ctx.slices:
                 seen = patches(x[few], kernels.shape[2:4], ctx.stride)
                 flat = seen.flatten(4).flatten(1, 3)
