@@ -23,11 +23,19 @@ COLUMNS = (
     "model_sha256", "git",
 )  # fmt: skip
 CELL, KEY = COLUMNS[:4], COLUMNS[:5]
+# By which runs of a paper are known from those of another with the same data.
+CLIENTS = {
+    "HFMDS-FL table 2": 20,
+    "FedPA table II": 20,
+    "FedDPMS table 1": 10,
+    "SDA-FL table 1": 10,
+    "SDA-FL table 6": 6,
+}
 Line = dict[str, str]
 
 
 def lines_of(folder: Path) -> list[Line]:
-    """A line for each finished run below the folder that a paper has a figure for, but for those on less data."""
+    """A line for each finished run below the folder that a paper has a figure for, but for those of another size."""
     found = []
     for path in sorted(folder.glob("**/summary.json")):
         summary, config = (json.loads((path.parent / name).read_text()) for name in ("summary.json", "config.json"))
@@ -35,6 +43,8 @@ def lines_of(folder: Path) -> list[Line]:
         if settings.get("train_size") or settings.get("test_size"):
             continue
         for figure in papers.find(settings):
+            if settings["clients"] != CLIENTS[figure.paper]:
+                continue
             cell = figure.paper, settings["dataset"], papers.partition_name(settings), papers.method_name(settings)
             measured = (100 * summary[key] for key in (figure.measure, "final_accuracy"))
             values = *cell, settings["seed"], *(f"{value:.2f}" for value in measured)

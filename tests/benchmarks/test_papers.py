@@ -8,6 +8,7 @@ from raysim.config import resolve
 
 def finish(folder, seed, five_best, final=0.9, **settings):
     given = {"method": "fedpa_reference+fedbn", "dataset": "mnist", "beta": 0.1, "evaluation": "clients", "seed": seed}
+    given["clients"] = 20
     folder.mkdir(parents=True)
     config = {"settings": resolve([("test", given | settings)]).settings(), "git": "abc"}
     summary = {"final_accuracy": final, "best_five_accuracy": five_best, "rounds": 200, "seconds": 61.2}
@@ -25,6 +26,14 @@ def test_a_line_for_each_run_by_the_papers_measure(tmp_path):
         "FedPA table II", "fedpa", "3", "94.79", "90.00",
     ]  # fmt: skip
     assert (second["method"], second["git"], second["rounds"]) == ("fedgen", "abc", "200")
+
+
+def test_a_run_of_one_paper_is_no_run_of_another(tmp_path):
+    """HFMDS-FL and SDA-FL both have FedAvg on CIFAR-10 with two classes per client."""
+    cifar10 = {"method": "fedavg", "dataset": "cifar10", "partition": "classes", "evaluation": "global"}
+    finish(tmp_path / "one", 0, 0.5, **cifar10)
+    finish(tmp_path / "other", 0, 0.5, **cifar10, clients=10)
+    assert [line["paper"] for line in lines_of(tmp_path)] == ["HFMDS-FL table 2", "SDA-FL table 1"]
 
 
 def test_a_later_run_of_the_same_cell_and_seed_wins(tmp_path):
