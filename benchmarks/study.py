@@ -162,8 +162,8 @@ STUDIES = {
     "hfmds-warm": {f"warm, seed {seed}": WARM | {"rounds": 25, "seed": seed} for seed in (0, 1, 2)}
     | from_warm(0, BOUNDS | TERMS)
     | from_warm(1, BOUNDS | FM_AND_HFM)
-    | from_warm(2, BOUNDS | FM_AND_HFM)
-    | from_warm(0, OTHERS),
+    | from_warm(0, OTHERS)
+    | from_warm(2, BOUNDS | FM_AND_HFM),
     # The main job's two halves on CIFAR-10; FedAvg, HFMDS and real images are in the studies above.
     "main-job-cifar10": {
         f"{regime}: {name}, seed {seed}": SEVERE | partition | method | {"seed": seed}
