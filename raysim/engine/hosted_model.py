@@ -94,5 +94,6 @@ class HostedModel:
 
     def to_batch(self, x: np.ndarray | torch.Tensor, y: np.ndarray | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Pixels and labels as normalised tensors on the device, where tensors are already."""
-        pixels = to_device(x, self.device).to(torch.float32, memory_format=torch.channels_last)
-        return self.normalisation.normalise_(pixels), to_device(y, self.device)
+        # Changed to channels-last at the end: means and deviations per channel go over long runs before.
+        pixels = self.normalisation.normalise_(to_device(x, self.device).to(torch.float32))
+        return pixels.contiguous(memory_format=torch.channels_last), to_device(y, self.device)

@@ -7,7 +7,8 @@ import os
 import platform
 import shutil
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -110,9 +111,9 @@ def peak_memory(device: torch.device) -> int:
     return torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
 
 
-def autocast(config: RunConfig, device: torch.device) -> torch.autocast:
+def autocast(config: RunConfig, device: torch.device) -> AbstractContextManager[Any]:
     """A context in which the forward pass of a local step has the precision of --precision."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
+    return torch.autocast(device.type, torch.bfloat16) if config.precision == "bf16" else nullcontext()
 
 
 def compiled(function: Callable, config: RunConfig, device: torch.device) -> Callable:
