@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from raysim import models
 from raysim.errors import InputError
-from raysim.models import stacked
+from raysim.models import patch_convolution, stacked
 from raysim.models.flat import FlatModel
 from raysim.training.fused import Stack, cross_entropies, pad
 from raysim.training.profiling import FlopCounter
@@ -33,8 +33,9 @@ WAYS = [(name, way) for name in NAMES for way in LIMITS if way == "directly" or 
 @pytest.mark.parametrize(("name", "way"), WAYS, ids=str)
 def test_every_model_with_batches_of_unequal_length(monkeypatch, name, way):
     """With convolutions by patches and direct ones; those of ResNet are the same and take longer."""
-    for limit, size in zip(("PATCH_BYTES", "TOGETHER_BYTES"), LIMITS[way], strict=True):
-        monkeypatch.setattr(stacked, limit, size)
+    of_one, together = LIMITS[way]
+    monkeypatch.setattr(stacked, "PATCH_BYTES", of_one)
+    monkeypatch.setattr(patch_convolution, "TOGETHER_BYTES", together)
     torch.manual_seed(1)
     shape = (3, 43, 43) if name == "fedpa-celeba-cnn" else (3, 16, 16)
     module = models.build(name, shape, CLASSES, seed=0).train()
