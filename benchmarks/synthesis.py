@@ -26,6 +26,7 @@ SIZES = {
     "main-job": {"clients": 100, "samples": 100, "active": 10, "per_client": 10, "steps": 40},
     "paper": {"clients": 20, "samples": 2_500, "active": 10, "per_client": 100, "steps": 500},
 }
+TITLES = {"small": ", small", "main-job": ", in the size of the main job", "paper": ""}
 EVERY = 2  # rounds between syntheses; training before the first has no synthetic data, and is not timed
 ALONE = 20  # steps of the synthesis alone, where its rate is as good as that of many
 
@@ -173,7 +174,7 @@ def main(arguments: list[str] | None = None) -> None:
     ratios = [a / b for a, b in zip(ours, loop, strict=True)]
     rates = [["raysim", spread(ours, 0), spread(ratios, 2)], ["loop over clients", spread(loop, 0), "1"]]
     text = [
-        "## HFMDS+FedPA beside a single-purpose script",
+        f"## HFMDS+FedPA beside a single-purpose script{TITLES[asked.size]}",
         f"`python -m benchmarks.synthesis --size {asked.size}`: {workload.describe()}; {settings['per_client']} images "
         f"per client in {settings['steps']} steps. Medians, lowest to highest in brackets.",
         f"Synthesis alone, one thread, {alone['steps']} steps (images differ by {apart:.1e} on average, by rounding):",
