@@ -31,6 +31,7 @@ CLIENTS = {
     "SDA-FL table 1": 10,
     "SDA-FL table 6": 6,
 }
+OWN = " (our synthesis)"  # behind a method whose images are not made by the paper's letter
 Line = dict[str, str]
 
 
@@ -45,12 +46,17 @@ def lines_of(folder: Path) -> list[Line]:
         for figure in papers.find(settings):
             if settings["clients"] != CLIENTS[figure.paper]:
                 continue
-            cell = figure.paper, settings["dataset"], papers.partition_name(settings), papers.method_name(settings)
+            cell = figure.paper, settings["dataset"], papers.partition_name(settings), row_name(settings)
             measured = (100 * summary[key] for key in (figure.measure, "final_accuracy"))
             values = *cell, settings["seed"], *(f"{value:.2f}" for value in measured)
             values += summary["rounds"], f"{summary['seconds']:.0f}", summary["model_sha256"], config.get("git") or ""
             found.append(dict(zip(COLUMNS, map(str, values), strict=True)))
     return found
+
+
+def row_name(settings: dict[str, object]) -> str:
+    """The method of a run, and whether HFMDS's images are ours: what is matched tells it from the paper's letter."""
+    return papers.method_name(settings) + (OWN if settings.get("hfmds.match", "kl") != "kl" else "")
 
 
 def merged(kept: list[Line], new: list[Line]) -> list[Line]:
@@ -81,7 +87,7 @@ def markdown(lines: list[Line]) -> str:
     for cell, group in groupby(lines, key=lambda line: tuple(line[key] for key in CELL)):
         members = list(group)
         paper, dataset, partition, method = cell
-        figure = papers.cell(paper, dataset, partition, method)
+        figure = papers.cell(paper, dataset, partition, method.removesuffix(OWN))
         values = [float(line["accuracy"]) for line in members]
         ours = f"{statistics.mean(values):.2f}"
         if len(values) > 1:
@@ -106,7 +112,7 @@ def ordering(lines: list[Line]) -> str:
         found: dict[str, dict[str, float]] = {}  # method -> seed -> accuracy
         for line in group:
             found.setdefault(line["method"], {})[line["seed"]] = float(line["accuracy"])
-        theirs = {method: papers.cell(*column, method).accuracy for method in found}
+        theirs = {method: papers.cell(*column, method.removesuffix(OWN)).accuracy for method in found}
         fewest = min(3, max(map(len, found.values())))  # a method with fewer seeds would stand between two others
         ranked = sorted((m for m in found if len(found[m]) >= fewest), key=lambda method: -theirs[method])
         for better, worse in pairwise(ranked):

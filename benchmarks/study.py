@@ -16,7 +16,7 @@ from pathlib import Path
 WINDOW = 8  # last rounds whose accuracies are averaged: with few classes per client single rounds vary
 WINDOWS = {"hfmds-warm": 5}  # where it is another number
 
-CIFAR10 = {"preset": "hfmds-cifar10", "train-size": 10_000, "clients": 20, "active": 10}
+CIFAR10 = {"preset": "hfmds-cifar10", "train-size": 10_000, "clients": 20, "active": 10, "normalise": "data"}
 ONE = {"partition": "classes", "classes-per-client": 1}
 TWO = {"partition": "classes", "classes-per-client": 2}
 DIRICHLET = {"partition": "dirichlet", "beta": 0.05}
@@ -76,12 +76,15 @@ BOUNDS, FM_AND_HFM = {"FedAvg": FEDAVG, "real images": REAL}, {name: TERMS[name]
 LONGER = {"hfmds.steps": 200}
 # What keeps images from being noise, and what is matched; table 4's terms come before.
 OTHERS = {
+    "FM, 200 steps": TERMS["FM"] | LONGER,
+    "200 steps": LONGER,
+    "FM, learning rate 0.2": TERMS["FM"] | {"hfmds.lr": 0.2},
+    "learning rate 0.2": {"hfmds.lr": 0.2},
     "the paper's letter, 200 steps": LETTER | LONGER,
     "the same, match-weight auto": LETTER | LONGER | {"hfmds.match-weight": "auto"},
     "with the mask": {"hfmds.cam": "relu"},
     "features": {"hfmds.layer": "features"},
     "μ 1": {"hfmds.mu": 1},
-    "200 steps": LONGER,
     "with cross-entropy 0.1": {"hfmds.label-weight": 0.1},
     "8×8 images, upsampled": {"hfmds.coarse": 4},
     "shifted at random": {"hfmds.jitter": 2},
@@ -175,6 +178,7 @@ STUDIES = {
     "hfmds-calibration": {
         f"{active} active, {scale}, {draw}: {name}": {
             "preset": "fedavg-cifar10",
+            "rounds": 100,
             "active": active,
             "normalise": scale,
             "eval-every": 5,

@@ -11,7 +11,8 @@ def finish(folder, seed, five_best, final=0.9, **settings):
     given["clients"] = 20
     folder.mkdir(parents=True)
     config = {"settings": resolve([("test", given | settings)]).settings(), "git": "abc"}
-    summary = {"final_accuracy": final, "best_five_accuracy": five_best, "rounds": 200, "seconds": 61.2}
+    summary = {"final_accuracy": final, "best_five_accuracy": five_best, "late_accuracy": final - 0.01}
+    summary |= {"rounds": 200, "seconds": 61.2}
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "summary.json").write_text(json.dumps(summary | {"model_sha256": "f" * 64}))
 
@@ -34,6 +35,24 @@ def test_a_run_of_one_paper_is_no_run_of_another(tmp_path):
     finish(tmp_path / "one", 0, 0.5, **cifar10)
     finish(tmp_path / "other", 0, 0.5, **cifar10, clients=10)
     assert [line["paper"] for line in lines_of(tmp_path)] == ["HFMDS-FL table 2", "SDA-FL table 1"]
+
+
+def test_our_synthesis_is_a_row_of_its_own_and_the_bound_is_none(tmp_path):
+    """HFMDS by the paper's letter and by our default are different methods; sharing real images is no method."""
+    table2 = {"dataset": "cifar10", "partition": "classes", "evaluation": "global"}
+    finish(tmp_path / "ours", 0, 0.5, 0.57, **table2, method="hfmds")
+    finish(tmp_path / "letter", 0, 0.5, 0.55, **table2, method="fmds", **{"hfmds.match": "kl"})
+    finish(tmp_path / "bound", 0, 0.5, 0.6, **table2, method="hfmds", **{"hfmds.share": "real"})
+    lines = merged([], lines_of(tmp_path))
+    assert [(line["method"], line["accuracy"]) for line in lines] == [
+        ("fmds", "54.00"), ("hfmds (our synthesis)", "56.00"),
+    ]  # fmt: skip
+    rows = [row.split(" | ")[2:6] for row in markdown(lines).splitlines()[2:]]
+    assert rows == [
+        ["fmds", "52.69 ± 0.58", "54.00", "**+1.31**"],
+        ["hfmds (our synthesis)", "53.74 ± 0.26", "56.00", "**+2.26**"],
+    ]
+    assert "hfmds (our synthesis) over fmds | +1.05 | +2.00 | +2.00 | too few seeds" in ordering(lines)
 
 
 def test_a_later_run_of_the_same_cell_and_seed_wins(tmp_path):

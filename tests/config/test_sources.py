@@ -24,7 +24,7 @@ def test_later_layers_win(tmp_path):
     file.write_text('clients = 7\nlr = 1\nmethod = "fedprox"\n[fedprox]\nmu = 0.3\n')
     words = {"preset": "fedavg-cifar10", "config": str(file), "lr": "0.5", "active": "7"}
     config = resolve(load_layers(words, {"rounds": 9, "seed": 4}))
-    assert (config.seed, config.rounds, config.clients, config.lr, config.parts[0].mu) == (4, 100, 7, 0.5, 0.3)
+    assert (config.seed, config.rounds, config.clients, config.lr, config.parts[0].mu) == (4, 60, 7, 0.5, 0.3)
 
 
 def test_saying_epochs_takes_back_the_steps_of_an_earlier_layer():

@@ -76,7 +76,7 @@ def test_sweep_over_any_settings():
         (
             "sweep",
             "hfmds-table5",
-            r"unknown sweep 'hfmds-table5'; there are hfmds-table2-cifar10, hfmds-table4-cifar10",
+            r"unknown sweep 'hfmds-table5'; there are hfmds-table2-cifar10, hfmds-table2-cifar10-own",
         ),
         ("sweep", "nothing", r"unknown sweep 'nothing'; see `raysim sweeps`"),
         ("sweep", "hfmds-fig6 --preset hfmds-cifar100", "has a preset of its own"),

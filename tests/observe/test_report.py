@@ -476,7 +476,7 @@ def test_several_runs_stand_side_by_side(four, browser, capsys):
     assert "42.57 ± 2.10" in rows  # FedProx
     text = page.evaluate("document.body.innerText")
     assert "Differences from the nearest preset of a paper: fedavg:" in text
-    assert "rounds 2 (not 100)" in text
+    assert "rounds 2 (not 60)" in text
     heads = page.evaluate("[...document.querySelector('table').querySelectorAll('th')].map(h => h.textContent)")
     assert len({*heads}) == len(heads)
     quoted = page.evaluate(f"{figure('Time of a round')}.querySelector('.legend button span').textContent")
@@ -503,7 +503,7 @@ def test_groups_are_named_by_what_differs(four, tmp_path):
 def test_departures_from_the_papers_setting(four):
     settings = read_run(four[0]).settings
     different = departures(settings)
-    assert "rounds 2 (not 100)" in different
+    assert "rounds 2 (not 60)" in different
     assert "train_size 100" in different
     assert not any(each.startswith(("seed", "out", "beta")) for each in different)
     assert departures(settings | {"dataset": "a-folder"}) == []
