@@ -36,14 +36,17 @@ SEVERELY = {
     "Dirichlet 0.01": ({"partition": "dirichlet", "beta": 0.01, "min-samples": 10}, (0, 4, 2)),
 }
 REAL = {"hfmds.share": "real"}
+# The synthesis before coarser images were added, with which the studies that name it were recorded.
+FORMER = {"hfmds.levels": 0, "hfmds.lr": 0.1}
+SEVERE_FORMER = SEVERE | FORMER
 LETTER = {
     "hfmds.layer": "features", "hfmds.match": "kl", "hfmds.label-weight": 1, "hfmds.tv": 0, "hfmds.noise": 1,
-    "hfmds.clamp": False, "hfmds.lr": 0.02, "hfmds.cam": "relu", "hfmds.mu": 0.5,
+    "hfmds.clamp": False, "hfmds.levels": 0, "hfmds.lr": 0.02, "hfmds.cam": "relu", "hfmds.mu": 0.5,
 }  # fmt: skip
 BOTH = {"method": "hfmds+fedpa", "fedpa.lambda-ge": 0.5, "fedpa.lambda-po": 0.01, "fedpa.lambda-po-floor": 0}
 BOTH_BOUNDED = BOTH | {"fedpa.lambda-ge": 2, "fedpa.ad-reach": 1}  # as in the main job
 # The main job, and what each of its halves does.
-MAIN = {"preset": "hfmds-100clients", "rounds": 16, "tsne": 0, "test-size": 1_000, "privacy": 0, "measures": 0}
+MAIN = {"preset": "hfmds-100clients", "rounds": 16, "tsne": 0, "test-size": 1_000, "privacy": 0, "measures": 0} | FORMER
 HALVES = {
     "FedAvg": FEDAVG,
     "HFMDS+FedPA": {},
@@ -73,13 +76,11 @@ WARM = {
 } | TWO  # fmt: skip
 THEN = WARM | {"method": "hfmds", "rounds": 8, "hfmds.first": 1, "hfmds.every": 100}
 BOUNDS, FM_AND_HFM = {"FedAvg": FEDAVG, "real images": REAL}, {name: TERMS[name] for name in ("FM", "HFM")}
+FORMER_TERMS = {f"{name}, former synthesis": FORMER | term for name, term in TERMS.items()}
 LONGER = {"hfmds.steps": 200}
 # What keeps images from being noise, and what is matched; table 4's terms come before.
 OTHERS = {
-    "FM, 200 steps": TERMS["FM"] | LONGER,
-    "200 steps": LONGER,
-    "FM, learning rate 0.2": TERMS["FM"] | {"hfmds.lr": 0.2},
-    "learning rate 0.2": {"hfmds.lr": 0.2},
+    "100 steps": {"hfmds.steps": 100},
     "the paper's letter, 200 steps": LETTER | LONGER,
     "the same, match-weight auto": LETTER | LONGER | {"hfmds.match-weight": "auto"},
     "with the mask": {"hfmds.cam": "relu"},
@@ -138,26 +139,26 @@ STUDIES = {
     },
     # What each choice does, with one class per client; FedAvg, the default and real images are in hfmds-severe.
     "hfmds-variants": {
-        "the paper's letter, 100 steps": SEVERE | ONE | LETTER | {"hfmds.steps": 100},
-        "with the mask": SEVERE | ONE | {"hfmds.cam": "relu"},
-        "features": SEVERE | ONE | {"hfmds.layer": "features"},
-        "cross-entropy alone": SEVERE | ONE | {"hfmds.match": "none", "hfmds.label-weight": 1},
-        "μ 0 (FMDS)": SEVERE | ONE | {"hfmds.mu": 0},
-        "α 0.1": SEVERE | ONE | {"hfmds.alpha": 0.1},
-        "with cross-entropy 0.1": SEVERE | ONE | {"hfmds.label-weight": 0.1},
-        "μ 1": SEVERE | ONE | {"hfmds.mu": 1},
-        "first synthesis in round 6": SEVERE | ONE | {"hfmds.first": "none"},
-        "μ -0.5 (easy)": SEVERE | ONE | {"hfmds.mu": -0.5},
-        "the paper's letter, match-weight auto, 100 steps": SEVERE
+        "the paper's letter, 100 steps": SEVERE_FORMER | ONE | LETTER | {"hfmds.steps": 100},
+        "with the mask": SEVERE_FORMER | ONE | {"hfmds.cam": "relu"},
+        "features": SEVERE_FORMER | ONE | {"hfmds.layer": "features"},
+        "cross-entropy alone": SEVERE_FORMER | ONE | {"hfmds.match": "none", "hfmds.label-weight": 1},
+        "μ 0 (FMDS)": SEVERE_FORMER | ONE | {"hfmds.mu": 0},
+        "α 0.1": SEVERE_FORMER | ONE | {"hfmds.alpha": 0.1},
+        "with cross-entropy 0.1": SEVERE_FORMER | ONE | {"hfmds.label-weight": 0.1},
+        "μ 1": SEVERE_FORMER | ONE | {"hfmds.mu": 1},
+        "first synthesis in round 6": SEVERE_FORMER | ONE | {"hfmds.first": "none"},
+        "μ -0.5 (easy)": SEVERE_FORMER | ONE | {"hfmds.mu": -0.5},
+        "the paper's letter, match-weight auto, 100 steps": SEVERE_FORMER
         | ONE
         | LETTER
         | {"hfmds.match-weight": "auto", "hfmds.steps": 100},
-        "100 steps": SEVERE | ONE | {"hfmds.steps": 100},
-        "images of both syntheses kept, seed 2": SEVERE | ONE | {"hfmds.accumulate": True, "seed": 2},
+        "100 steps": SEVERE_FORMER | ONE | {"hfmds.steps": 100},
+        "images of both syntheses kept, seed 2": SEVERE_FORMER | ONE | {"hfmds.accumulate": True, "seed": 2},
     },
     # The terms of table 4, each with our priors on images: L_C < EFM < FM ≤ HFM?
     "hfmds-table4": {
-        f"{regime}: {name}, seed {seed}": SEVERE | partition | term | {"seed": seed}
+        f"{regime}: {name}, seed {seed}": SEVERE_FORMER | partition | term | {"seed": seed}
         for regime, partition in (("1 class", ONE), ("2 classes", TWO))
         for seed in (0, 1, 2)
         for name, term in TERMS.items()
@@ -165,11 +166,12 @@ STUDIES = {
     "hfmds-warm": {f"warm, seed {seed}": WARM | {"rounds": 25, "seed": seed} for seed in (0, 1, 2)}
     | from_warm(0, BOUNDS | TERMS)
     | from_warm(1, BOUNDS | FM_AND_HFM)
+    | from_warm(2, BOUNDS | FM_AND_HFM)
     | from_warm(0, OTHERS)
-    | from_warm(2, BOUNDS | FM_AND_HFM),
+    | {name: row for seed in (0, 1, 2) for name, row in from_warm(seed, FORMER_TERMS).items()},
     # The main job's two halves on CIFAR-10; FedAvg, HFMDS and real images are in the studies above.
     "main-job-cifar10": {
-        f"{regime}: {name}, seed {seed}": SEVERE | partition | method | {"seed": seed}
+        f"{regime}: {name}, seed {seed}": SEVERE_FORMER | partition | method | {"seed": seed}
         for seed in (0, 1, 2)
         for regime, partition in (("1 class", ONE), ("2 classes", TWO))
         for name, method in (("HFMDS+FedPA", BOTH_BOUNDED), ("FedPA", BOTH_BOUNDED | {"method": "fedpa"}))

@@ -25,7 +25,7 @@ from raysim.privacy.psnr import psnr
 
 LETTER = {
     "layer": "features", "match": "kl", "cam": "relu", "label_weight": 1.0, "tv": 0.0, "noise": 1.0, "clamp": False,
-    "lr": 0.02,
+    "levels": 0, "lr": 0.02,
 }  # fmt: skip
 VARIANTS = {
     "the paper's letter, 500 steps": LETTER | {"steps": 500},
@@ -37,7 +37,8 @@ VARIANTS = {
     "maps, μ 0": {"mu": 0.0},
     "maps, μ 0.5 (default)": {},
     "maps, μ 1": {"mu": 1.0},
-    "maps, 200 steps": {"steps": 200},
+    "maps, 100 steps": {"steps": 100},
+    "maps, the former synthesis (no coarser images)": {"levels": 0, "lr": 0.1},
 }
 SHOWN, ENLARGED = 16, 2
 

@@ -47,7 +47,7 @@ _HFMDS_SETTINGS = {
     "hfmds.per_client": 100, "hfmds.steps": 500, "hfmds.every": 20, "hfmds.alpha": 0.1, "hfmds.mu": 0.5,
     "hfmds.momentum": 0.5, "hfmds.lr": 0.02, "hfmds.match": "kl", "hfmds.match_weight": 1.0, "hfmds.temperature": 1.0,
     "hfmds.cam": "relu", "hfmds.layer": "features", "hfmds.label_weight": 1.0, "hfmds.noise": 1.0, "hfmds.tv": 0.0,
-    "hfmds.clamp": False, "hfmds.first": "every",
+    "hfmds.clamp": False, "hfmds.levels": 0, "hfmds.first": "every",
 }  # fmt: skip
 
 # FedDPMS (CVPR workshops 2023), section 4.1; n, λ, α and σ, of its missing supplement, from the authors' code (whose

@@ -25,7 +25,7 @@ _REASONS = {
     "reads at given places": "gather index max_pool2d_with_indices",
     "each input pixel collects its own gradients": "max_pool2d_with_indices_backward",
     "sorted first, in deterministic mode": "index_put_",
-    "forward only; its gradient raises": "grid_sampler_2d",
+    "forward only; its gradient raises": "grid_sampler_2d upsample_linear1d",
     "of whole numbers, or a stable order": "nonzero sort",
 }
 

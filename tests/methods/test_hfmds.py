@@ -21,7 +21,7 @@ from tests.simulate import blobs, comparable, configure, simulate, told_to
 
 LETTER = {
     "layer": "features", "match": "kl", "match_weight": 1.0, "cam": "relu", "label_weight": 1.0, "mu": 0.5,
-    "noise": 1.0, "clamp": False, "tv": 0.0,
+    "noise": 1.0, "clamp": False, "levels": 0, "tv": 0.0,
 }  # fmt: skip
 QUICK = {"method": "hfmds", "hfmds.every": 2, "hfmds.first": 2, "hfmds.steps": 4, "hfmds.per_client": 12, "rounds": 4}
 QUICK |= {f"hfmds.{key}": value for key, value in LETTER.items() if key != "mu"}  # which the alias fmds implies

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -26,7 +27,7 @@ class ImageSynthesis:
         0.5, "shift of the target features away from their prototype; 0: FMDS, below 0: easy (μ, eq. 10)"
     )
     steps: int = setting(40, "optimisation steps per synthesis (T_g; 500 in the paper)", minimum=0)
-    lr: float = setting(0.1, "learning rate of Adam on the images; 0.02 in the paper", above=0)
+    lr: float = setting(0.06, "learning rate of Adam on the images; 0.02 in the paper", above=0)
     layer: Literal["auto", "maps", "features"] = formerly(
         "features",
         setting(
@@ -59,6 +60,14 @@ class ImageSynthesis:
         1.0, setting(0.1, "standard deviation of the noise that images start from; 1 in the paper", minimum=0)
     )
     clamp: bool = setting(True, "keep synthetic pixels in the range of real ones; not in the paper")
+    levels: int = formerly(
+        0,
+        setting(
+            3,
+            "coarser images that are optimised along and added, each of half the last one's side; 0 in the paper",
+            minimum=0,
+        ),
+    )
     coarse: int = setting(1, "optimise images of a side this many times smaller, and enlarge them", minimum=1)
     jitter: int = setting(0, "pixels by which images are shifted at random in every step, at most", minimum=0)
     tolerance: float = setting(0.0, "stop a synthesis once ten steps lower its loss by less than this share", minimum=0)
@@ -102,28 +111,23 @@ class ImageSynthesis:
         if self.matches:
             terms |= self.matching_terms(layer(real), logits, labels, prototypes)
         start = start.to(real.device)
-        weights, before = self.weigh(terms, layer, self.enlarged(start, real))
+        weights, before = self.weigh(terms, layer, enlarged(start, real))
 
         def objective(pixels: Tensor) -> Tensor:
-            images = self.enlarged(pixels, real)
+            images = enlarged(pixels, real)
             if self.jitter:
                 images = images.roll(shifts.integers(-self.jitter, self.jitter + 1, 2).tolist(), (2, 3))
             z = layer(images)
             return torch.stack([(weight * terms[name](images, z)).sum() for name, weight in weights.items()]).sum()
 
         kept = limits if self.clamp else None
-        images = self.enlarged(optimise_images(start, objective, self.steps, self.lr, kept, self.tolerance), real)
+        made = optimise_images(start, objective, self.steps, self.lr, kept, self.tolerance, self.levels)
+        images = enlarged(made, real)
         with torch.no_grad():
             z = layer(images)
             after = {f"{name}_end": terms[name](images, z) for name in ("ce", "matching", "cosine") if name in terms}
         module.requires_grad_(True)
         return images, before | after
-
-    def enlarged(self, pixels: Tensor, like: Tensor) -> Tensor:
-        """Coarse images in the size of real ones."""
-        if pixels.shape == like.shape:
-            return pixels
-        return F.interpolate(pixels, like.shape[2:], mode="bilinear", align_corners=False)
 
     def matching_terms(
         self, real: Tensor, logits: Callable[[Tensor], Tensor], labels: Tensor, prototypes: Tensor | None
@@ -176,19 +180,51 @@ def gradient_norms(losses: Tensor, images: Tensor) -> Tensor:
     return torch.linalg.vector_norm(gradient.flatten(1), dim=1)
 
 
+def enlarged(images: Tensor, like: Tensor) -> Tensor:
+    """Images [N, C, H, W] in the height and width of others, by linear interpolation.
+
+    A product with a matrix for each direction: the gradient of torch's own is not deterministic on GPUs.
+    """
+    if images.shape[2:] == like.shape[2:]:
+        return images
+    down, across = interpolations(images, like)
+    return down.T @ images @ across
+
+
+def interpolations(coarse: Tensor, fine: Tensor) -> tuple[Tensor, Tensor]:
+    """The matrices [coarse, fine] that enlarge images downwards and across."""
+    down, across = zip(coarse.shape[2:], fine.shape[2:], strict=True)
+    return _interpolation(*down, coarse.device), _interpolation(*across, coarse.device)
+
+
+@cache
+def _interpolation(given: int, wanted: int, device: torch.device) -> Tensor:
+    return F.interpolate(torch.eye(given, device=device)[None], wanted, mode="linear", align_corners=False)[0]
+
+
+def coarser(images: Tensor, levels: int) -> list[Tensor]:
+    """Zeros in the shapes of smaller images: of half the side of these, of a quarter, and so on."""
+    sides = [[-(-side // 2**level) for side in images.shape[2:]] for level in range(1, levels + 1)]
+    return [images.new_zeros((*images.shape[:2], *smaller)) for smaller in sides]
+
+
 def optimise_images(
     start: Tensor, objective: Callable[[Tensor], Tensor], steps: int, lr: float,
-    limits: Limits | None = None, tolerance: float = 0.0,
+    limits: Limits | None = None, tolerance: float = 0.0, levels: int = 0,
 ) -> Tensor:  # fmt: skip
     """The images after Adam on their pixels has lowered the objective.
 
     The objective is a sum over the images, and Adam is element-wise: each image evolves by itself. With `tolerance`, it
-    stops once ten steps lower the objective by less than that share.
+    stops once ten steps lower the objective by less than that share. An image is the sum of one in its own size and of
+    `levels` coarser ones, enlarged. Adam moves every number by about `lr` a step, so what a pixel of a coarse image
+    can show is there after few steps.
     """
-    images = start.clone(memory_format=torch.channels_last).requires_grad_()
-    optimizer = Adam([images], lr=lr)
+    fine = start.clone(memory_format=torch.channels_last)
+    others = coarser(start, levels)
+    images, optimizer = fine, Adam([fine, *others], lr=lr)
     before = float("inf")
     for step in range(steps):
+        images = images.detach().requires_grad_()
         loss = objective(images)
         if tolerance and step % 10 == 0:  # a transfer to the host, so only with a tolerance
             value = loss.item()
@@ -197,9 +233,14 @@ def optimise_images(
             before = value
         (gradient,) = torch.autograd.grad(loss, [images])
         # The fused kernel goes through memory, in whatever order: both must have the same.
-        images.grad = gradient.contiguous(memory_format=torch.channels_last)
+        fine.grad = gradient.contiguous(memory_format=torch.channels_last)
+        for other in others:
+            down, across = interpolations(other, fine)
+            other.grad = down @ gradient @ across.T
         optimizer.step()
+        images = sum((enlarged(other, fine) for other in others), fine)
         if limits is not None:
-            with torch.no_grad():
-                images.clamp_(*limits)
+            inside = images.clamp(*limits)
+            fine += inside - images
+            images = inside
     return images.detach()

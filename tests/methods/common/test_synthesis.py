@@ -21,6 +21,7 @@ PLAIN = {
     "label_weight": 1.0,
     "tv": 0.0,
     "clamp": False,
+    "levels": 0,
     "lr": 0.02,
 }
 
@@ -159,16 +160,21 @@ def test_the_scale_of_the_noise_and_its_shape():
     assert synthesis(coarse=2).start(np.random.default_rng(5), shape).shape == (4, 3, 8, 8)
 
 
-def test_coarse_images_are_optimised_and_enlarged(module, real):
-    """Bilinear, by a matrix written out here: neighbours count by their distance, edges by themselves."""
-    coarse = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(4))
-    matrix = torch.zeros(16, 8, dtype=torch.float64)
-    for i in range(16):
-        place = (i + 0.5) / 2 - 0.5
+def bilinear(pixels, side):
+    """Square images in another size, by a matrix: neighbours count by their distance, edges by themselves."""
+    given = pixels.shape[-1]
+    matrix = torch.zeros(side, given, dtype=torch.float64)
+    for i in range(side):
+        place = (i + 0.5) * given / side - 0.5
         low = int(np.floor(place))
         for j, share in ((low, 1 - (place - low)), (low + 1, place - low)):
-            matrix[i, min(max(j, 0), 7)] += share
-    enlarge = lambda pixels: matrix @ pixels @ matrix.T  # noqa: E731
+            matrix[i, min(max(j, 0), given - 1)] += share
+    return matrix @ pixels @ matrix.T
+
+
+def test_coarse_images_are_optimised_and_enlarged(module, real):
+    coarse = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(4))
+    enlarge = lambda pixels: bilinear(pixels, 16)  # noqa: E731
     part = synthesis(match="none", coarse=2, steps=0)
     assert torch.allclose(synthesise(part, module, real, coarse)[0].double(), enlarge(coarse.double()), atol=1e-5)
     part, other = synthesis(match="none", coarse=2, steps=1), double()
@@ -176,6 +182,52 @@ def test_coarse_images_are_optimised_and_enlarged(module, real):
     assert made.shape == real.shape
     objective = lambda x: F.cross_entropy(other(enlarge(x)), LABELS, reduction="sum")  # noqa: E731
     assert_first_step(made, coarse, objective, after=enlarge)
+
+
+def steps_of_levels(start, sides, objective, lr, limits, steps):
+    """Adam by its formulas on an image and coarser ones beside it, all in float64; what leaves the range is cut off."""
+    parts = [start.double(), *(torch.zeros(*start.shape[:2], side, side, dtype=torch.float64) for side in sides)]
+    means, squares = ([torch.zeros_like(part) for part in parts] for _ in range(2))
+    whole = lambda parts: sum(bilinear(part, start.shape[-1]) for part in parts)  # noqa: E731
+    for step in range(1, steps + 1):
+        parts = [part.requires_grad_() for part in parts]
+        gradients = torch.autograd.grad(objective(whole(parts)), parts)
+        for i, gradient in enumerate(gradients):
+            means[i] = 0.9 * means[i] + 0.1 * gradient
+            squares[i] = 0.999 * squares[i] + 0.001 * gradient**2
+            mean, square = means[i] / (1 - 0.9**step), squares[i] / (1 - 0.999**step)
+            parts[i] = parts[i].detach() - lr * mean / (square.sqrt() + 1e-8)
+        images = whole(parts)
+        parts[0] = parts[0] + images.clamp(*limits) - images
+    return whole(parts)
+
+
+def test_coarser_images_are_optimised_along_and_added():
+    """A smooth objective, so that rounding does not decide a sign; 10 halved and rounded up is 5, 3 and 2."""
+    draw = torch.Generator().manual_seed(6)
+    start, goal = (torch.randn(2, 3, 10, 10, generator=draw) for _ in range(2))
+    limits = torch.full((1, 3, 1, 1), -1.2), torch.full((1, 3, 1, 1), 1.2)
+    objective = lambda x: (x.mean(3) - 2 * goal.to(x.dtype).mean(3)).square().sum() + (x - goal).pow(4).sum()  # noqa: E731
+    made = optimise_images(start, objective, 12, 0.05, limits, levels=3)
+    expected = steps_of_levels(start, (5, 3, 2), objective, 0.05, limits, 12)
+    assert torch.allclose(made.double(), expected, atol=1e-4)
+    assert (made.abs() <= torch.tensor(1.2)).all()
+    assert not torch.allclose(made, optimise_images(start, objective, 12, 0.05, limits), atol=0.05)
+
+
+def test_large_shapes_need_fewer_steps_with_coarser_images():
+    """What they are for: the same steps bring a smooth image nearer, by the maps of the paper's CNN."""
+    module = build("hfmds-cnn", (3, 32, 32), 5, seed=3).eval()
+    draw = torch.Generator().manual_seed(1)
+    smooth = F.avg_pool2d(torch.randn(4, 3, 48, 48, generator=draw), 17, 1)
+    smooth, start = smooth / smooth.std(), 0.1 * torch.randn(4, 3, 32, 32, generator=draw)
+    errors = {}
+    for levels in (0, 3):
+        part = synthesis(
+            layer="maps", match="relative", mu=0, label_weight=0.0, tv=0.1, lr=0.06, levels=levels, steps=20
+        )
+        errors[levels] = (synthesise(part, module, smooth, start)[0] - smooth).square().mean().item()
+    assert errors[3] < 0.5 * errors[0]
 
 
 def test_jitter_shifts_the_images_in_every_step(module, real, start):
