@@ -37,8 +37,10 @@ def test_synthesis_is_counted_apart_and_spread_over_the_rounds():
     settings = {"method": "hfmds", "hfmds.first": 2, "hfmds.steps": 7, "hfmds.per_client": 30}
     settings |= {"hfmds.layer": "features", "hfmds.match": "none", "hfmds.label_weight": 1}
     history = simulate(blobs(train=100), **ONE | settings).history
-    # 7 steps forward and back to the image, without weight gradients; then forward again, for what is recorded.
-    synthesis = 30 * FORWARD + 7 * 30 * 2 * FORWARD
+    # 7 steps forward and back to the image, without weight gradients; then forward again, for what is recorded. Images
+    # of 4×4, 2×2 and 1×1 are enlarged to 8×8, downwards and then across, and the gradient is made as small.
+    levels = 2 * sum(2 * (8 * n * n + 8 * n * 8) for n in (4, 2, 1))
+    synthesis = 30 * FORWARD + 7 * 30 * (2 * FORWARD + levels)
     assert history[1]["gflops"]["hfmds"] * 1e9 == pytest.approx(synthesis)
     per_round = gflops_per_round(history)
     assert per_round["hfmds"] * 1e9 == pytest.approx(synthesis / 2, abs=1e5)
