@@ -147,7 +147,7 @@ STUDIES = {
         "α 0.1": SEVERE_FORMER | ONE | {"hfmds.alpha": 0.1},
         "with cross-entropy 0.1": SEVERE_FORMER | ONE | {"hfmds.label-weight": 0.1},
         "μ 1": SEVERE_FORMER | ONE | {"hfmds.mu": 1},
-        "first synthesis in round 6": SEVERE_FORMER | ONE | {"hfmds.first": "none"},
+        "first synthesis in round 6": SEVERE_FORMER | ONE | {"hfmds.first": "every"},
         "μ -0.5 (easy)": SEVERE_FORMER | ONE | {"hfmds.mu": -0.5},
         "the paper's letter, match-weight auto, 100 steps": SEVERE_FORMER
         | ONE
@@ -236,13 +236,19 @@ STUDIES = {
 }
 
 
+def without_absent_parts(settings: dict[str, object]) -> dict[str, object]:
+    """The settings of a row without those of parts that its method does not have, which would be refused."""
+    used = str(settings.get("method", "")).split("+")
+    if used == [""]:
+        return settings
+    return {key: value for key, value in settings.items() if "." not in key or key.split(".")[0] in used}
+
+
 def run(out: Path, settings: dict[str, object]) -> None:
     """Run one row in one process, unless it is finished; its output goes into a file beside it."""
     if (out / "summary.json").exists():
         return
-    used = str(settings.get("method", "")).split("+")
-    if used != [""]:  # flags of a part that is not there are refused
-        settings = {key: value for key, value in settings.items() if "." not in key or key.split(".")[0] in used}
+    settings = without_absent_parts(settings)
     flags = [text for key, value in settings.items() for text in (f"--{key}", str(value))]
     command = [sys.executable, "-m", "raysim", "run", "--in-process", "--out", str(out), "--overwrite", *flags]
     out.parent.mkdir(parents=True, exist_ok=True)
