@@ -115,7 +115,8 @@ def ordering(lines: list[Line]) -> str:
         theirs = {method: papers.cell(*column, method.removesuffix(OWN)).accuracy for method in found}
         fewest = min(3, max(map(len, found.values())))  # a method with fewer seeds would stand between two others
         ranked = sorted((m for m in found if len(found[m]) >= fewest), key=lambda method: -theirs[method])
-        for better, worse in pairwise(ranked):
+        neighbours = [pair for together in comparable(ranked) for pair in pairwise(together)]
+        for better, worse in dict.fromkeys(neighbours):
             seeds = sorted(found[better].keys() & found[worse].keys())
             apart = [found[better][seed] - found[worse][seed] for seed in seeds]
             if not apart:
@@ -127,6 +128,14 @@ def ordering(lines: list[Line]) -> str:
                  f"{theirs[better] - theirs[worse]:+.2f}", mean, each, verdict(apart)]
             )  # fmt: skip
     return table(["paper", "column", "in the paper's order", "paper", "ours", "seed by seed", "reproduced"], rows)
+
+
+def comparable(methods: list[str]) -> list[list[str]]:
+    """The methods that are ranked with each other, in the order given: no list has the paper's synthesis and ours."""
+    letter, own = ([m for m in methods if m in (f"fmds{made}", f"hfmds{made}")] for made in ("", OWN))
+    if not (letter and own):
+        return [methods]
+    return [[m for m in methods if m not in other] for other in (letter, own)]
 
 
 def verdict(apart: list[float]) -> str:

@@ -46,7 +46,7 @@ LETTER = {
 BOTH = {"method": "hfmds+fedpa", "fedpa.lambda-ge": 0.5, "fedpa.lambda-po": 0.01, "fedpa.lambda-po-floor": 0}
 BOTH_BOUNDED = BOTH | {"fedpa.lambda-ge": 2, "fedpa.ad-reach": 1}  # as in the main job
 # The main job, and what each of its halves does.
-MAIN = {"preset": "hfmds-100clients", "rounds": 16, "tsne": 0, "test-size": 1_000, "privacy": 0, "measures": 0} | FORMER
+MAIN = {"preset": "hfmds-100clients", "rounds": 16, "tsne": 0, "test-size": 1_000, "privacy": 0, "measures": 0}
 HALVES = {
     "FedAvg": FEDAVG,
     "HFMDS+FedPA": {},
@@ -158,7 +158,7 @@ STUDIES = {
     },
     # The terms of table 4, each with our priors on images: L_C < EFM < FM ≤ HFM?
     "hfmds-table4": {
-        f"{regime}: {name}, seed {seed}": SEVERE_FORMER | partition | term | {"seed": seed}
+        f"{regime}: {name}, seed {seed}": SEVERE | partition | term | {"seed": seed}
         for regime, partition in (("1 class", ONE), ("2 classes", TWO))
         for seed in (0, 1, 2)
         for name, term in TERMS.items()
@@ -171,7 +171,7 @@ STUDIES = {
     | {name: row for seed in (0, 1, 2) for name, row in from_warm(seed, FORMER_TERMS).items()},
     # The main job's two halves on CIFAR-10; FedAvg, HFMDS and real images are in the studies above.
     "main-job-cifar10": {
-        f"{regime}: {name}, seed {seed}": SEVERE_FORMER | partition | method | {"seed": seed}
+        f"{regime}: {name}, seed {seed}": SEVERE | partition | method | {"seed": seed}
         for seed in (0, 1, 2)
         for regime, partition in (("1 class", ONE), ("2 classes", TWO))
         for name, method in (("HFMDS+FedPA", BOTH_BOUNDED), ("FedPA", BOTH_BOUNDED | {"method": "fedpa"}))
