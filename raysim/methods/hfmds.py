@@ -16,7 +16,9 @@ from raysim.methods.common.local_prototypes import LocalPrototypes
 from raysim.methods.common.synthesis import ImageSynthesis
 from raysim.privacy.figures import Figure
 from raysim.privacy.psnr import psnr
+from raysim.privacy.recognition import recognised
 from raysim.settings import formerly, setting
+from raysim.tensors import to_device
 from raysim.training.client import Client
 
 BATCH = 200  # images to synthesise together, at most
@@ -108,8 +110,13 @@ class HFMDS(LocalPrototypes, ImageSynthesis):
         )
         figures["psnr"] = psnr(first.pixels(images), first.pixels(real))
         sizes = [len(r) for r in rows]
-        parts = zip(images.split(sizes), labels.split(sizes), strict=True)
-        uploads = [Upload(rows={"images": x, "labels": y}) for x, y in parts]
+        made = images.split(sizes)
+        found = [
+            recognised(x, to_device(r, x.device), (batch for batch, _ in c.everything()))
+            for c, r, x in zip(clients, rows, made, strict=True)
+        ]
+        figures["recognised"] = torch.cat(found)
+        uploads = [Upload(rows={"images": x, "labels": y}) for x, y in zip(made, labels.split(sizes), strict=True)]
         for name, values in figures.items():
             for upload, own in zip(uploads, values.split(sizes), strict=True):
                 upload.metadata[name] = own

@@ -27,6 +27,7 @@ GENERATOR = {
 SYNTHESIS = {
     "ratio": "gradient of matching ÷ of cross-entropy, at first", "matching_start": "matching loss at first",
     "matching_end": "at the end", "cosine_end": "cosine to the target", "ce_end": "cross-entropy", "psnr": "PSNR",
+    "recognised": "share whose source is recognised",
 }  # fmt: skip
 
 
