@@ -38,11 +38,11 @@ SEVERELY = {
 REAL = {"hfmds.share": "real"}
 # The synthesis before coarser images were added, with which the studies that name it were recorded.
 FORMER = {"hfmds.levels": 0, "hfmds.lr": 0.1}
-SEVERE_FORMER = SEVERE | FORMER
 LETTER = {
     "hfmds.layer": "features", "hfmds.match": "kl", "hfmds.label-weight": 1, "hfmds.tv": 0, "hfmds.noise": 1,
     "hfmds.clamp": False, "hfmds.levels": 0, "hfmds.lr": 0.02, "hfmds.cam": "relu", "hfmds.mu": 0.5,
 }  # fmt: skip
+AUTO = {"hfmds.match-weight": "auto"}
 BOTH = {"method": "hfmds+fedpa", "fedpa.lambda-ge": 0.5, "fedpa.lambda-po": 0.01, "fedpa.lambda-po-floor": 0}
 BOTH_BOUNDED = BOTH | {"fedpa.lambda-ge": 2, "fedpa.ad-reach": 1}  # as in the main job
 # The main job, and what each of its halves does.
@@ -82,7 +82,7 @@ LONGER = {"hfmds.steps": 200}
 OTHERS = {
     "100 steps": {"hfmds.steps": 100},
     "the paper's letter, 200 steps": LETTER | LONGER,
-    "the same, match-weight auto": LETTER | LONGER | {"hfmds.match-weight": "auto"},
+    "the same, match-weight auto": LETTER | LONGER | AUTO,
     "with the mask": {"hfmds.cam": "relu"},
     "features": {"hfmds.layer": "features"},
     "μ 1": {"hfmds.mu": 1},
@@ -139,22 +139,20 @@ STUDIES = {
     },
     # What each choice does, with one class per client; FedAvg, the default and real images are in hfmds-severe.
     "hfmds-variants": {
-        "the paper's letter, 100 steps": SEVERE_FORMER | ONE | LETTER | {"hfmds.steps": 100},
-        "with the mask": SEVERE_FORMER | ONE | {"hfmds.cam": "relu"},
-        "features": SEVERE_FORMER | ONE | {"hfmds.layer": "features"},
-        "cross-entropy alone": SEVERE_FORMER | ONE | {"hfmds.match": "none", "hfmds.label-weight": 1},
-        "μ 0 (FMDS)": SEVERE_FORMER | ONE | {"hfmds.mu": 0},
-        "α 0.1": SEVERE_FORMER | ONE | {"hfmds.alpha": 0.1},
-        "with cross-entropy 0.1": SEVERE_FORMER | ONE | {"hfmds.label-weight": 0.1},
-        "μ 1": SEVERE_FORMER | ONE | {"hfmds.mu": 1},
-        "first synthesis in round 6": SEVERE_FORMER | ONE | {"hfmds.first": "every"},
-        "μ -0.5 (easy)": SEVERE_FORMER | ONE | {"hfmds.mu": -0.5},
-        "the paper's letter, match-weight auto, 100 steps": SEVERE_FORMER
-        | ONE
-        | LETTER
-        | {"hfmds.match-weight": "auto", "hfmds.steps": 100},
-        "100 steps": SEVERE_FORMER | ONE | {"hfmds.steps": 100},
-        "images of both syntheses kept, seed 2": SEVERE_FORMER | ONE | {"hfmds.accumulate": True, "seed": 2},
+        "the paper's letter, 100 steps": SEVERE | ONE | LETTER | {"hfmds.steps": 100},
+        "with the mask": SEVERE | ONE | {"hfmds.cam": "relu"},
+        "features": SEVERE | ONE | {"hfmds.layer": "features"},
+        "cross-entropy alone": SEVERE | ONE | {"hfmds.match": "none", "hfmds.label-weight": 1},
+        "former synthesis": SEVERE | ONE | FORMER,
+        "μ 0 (FMDS)": SEVERE | ONE | {"hfmds.mu": 0},
+        "α 0.1": SEVERE | ONE | {"hfmds.alpha": 0.1},
+        "with cross-entropy 0.1": SEVERE | ONE | {"hfmds.label-weight": 0.1},
+        "μ 1": SEVERE | ONE | {"hfmds.mu": 1},
+        "first synthesis in round 6": SEVERE | ONE | {"hfmds.first": "every"},
+        "μ -0.5 (easy)": SEVERE | ONE | {"hfmds.mu": -0.5},
+        "the paper's letter, match-weight auto, 100 steps": SEVERE | ONE | LETTER | AUTO | {"hfmds.steps": 100},
+        "100 steps": SEVERE | ONE | {"hfmds.steps": 100},
+        "images of both syntheses kept, seed 2": SEVERE | ONE | {"hfmds.accumulate": True, "seed": 2},
     },
     # The terms of table 4, each with our priors on images: L_C < EFM < FM ≤ HFM?
     "hfmds-table4": {
@@ -256,6 +254,11 @@ def run(out: Path, settings: dict[str, object]) -> None:
         subprocess.run(command, stdout=log, stderr=log, check=True)
 
 
+def each(lines: list[dict], key: str, digits: int) -> str:
+    """What the rounds that report this have reported, one after another."""
+    return ", ".join(f"{line[key]:.{digits}f}" for line in lines if line.get(key) is not None)
+
+
 def nearest_psnr(summary: dict) -> float | None:
     """Of a GAN's images, with the nearest real ones."""
     return next((value for key, value in summary.get("privacy", {}).items() if key.endswith("psnr_nearest")), None)
@@ -265,13 +268,14 @@ def row(name: str, out: Path, window: int) -> str:
     """A finished run as a line of the table."""
     summary = json.loads((out / "summary.json").read_text())
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    last, psnr = [100 * line["accuracy"] for line in lines[-window:]], summary["psnr"] or nearest_psnr(summary)
+    last, nearest = [100 * line["accuracy"] for line in lines[-window:]], nearest_psnr(summary)
     gflops = summary.get("gflops_per_client_round") or {}
     cells = [
         name,
         f"{statistics.mean(last):.2f}",
         f"{min(last):.1f} to {max(last):.1f}",
-        f"{psnr:.2f}" if psnr else "",
+        each(lines, "psnr", 1) or (f"{nearest:.2f}" if nearest else ""),
+        each(lines, "hfmds.recognised", 2),
         " + ".join(f"{gflops[name]:.2f}" for name in ("training", "hfmds") if name in gflops),
         f"{summary['seconds'] / 60:.1f}",
     ]
@@ -302,9 +306,9 @@ def main() -> None:
                 jobs[name] = pool.submit(do, name, settings)
             for job in jobs.values():
                 job.result()
-    measured = f"accuracy %, last {window} rounds | lowest to highest | PSNR dB"
+    measured = f"accuracy %, last {window} rounds | lowest to highest | PSNR dB | recognised"
     print(f"| run | {measured} | GFLOPs, training + synthesis | minutes |")
-    print("|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|")
     for name, out in outs.items():
         if (out / "summary.json").exists():
             print(row(name, out, window))

@@ -3,8 +3,8 @@
     python -m benchmarks.variants RUN --data path/to/data --out docs/synthesis.png
 
 RUN is a finished run of hfmds-cnn on CIFAR-10 with pixels in [-1, 1], e.g. of the study hfmds-two-classes, whose final
-model is matched. Figures are means over 100 images, of which the picture shows the first; one is recognised if its source
-correlates with it more than any other of 1,000 real images does. Takes some minutes.
+model is matched. Figures are means over 100 images, of which the picture shows the first; one is recognised if its
+source correlates with it more than any other of 1,000 real images does. Takes some minutes.
 """
 
 import argparse
