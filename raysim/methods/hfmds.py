@@ -22,6 +22,7 @@ from raysim.tensors import to_device
 from raysim.training.client import Client
 
 BATCH = 200  # images to synthesise together, at most
+RECOGNISED = 0.5  # share of images that give their source away, from which on a run says so
 INERT = 0.01  # share of the cross-entropy's gradient below which the matching loss decides nothing
 
 
@@ -150,6 +151,11 @@ class HFMDS(LocalPrototypes, ImageSynthesis):
             values = np.concatenate([each[name] for _, each in replies.each])
             server.metrics[f"{self.name}.{name}"] = float(values.mean(dtype=np.float64))
         server.metrics["psnr"] = server.metrics[f"{self.name}.psnr"]
+        if server.metrics[f"{self.name}.recognised"] > RECOGNISED:
+            server.notify(
+                "hfmds: most synthetic images show which real ones they were made from: treat them like the real ones "
+                "(docs/privacy.md: recognised)"
+            )
         ratio = server.metrics.get(f"{self.name}.ratio", np.inf)
         if ratio < INERT * self.label_weight:
             server.notify(

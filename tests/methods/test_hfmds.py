@@ -332,6 +332,20 @@ def test_an_inert_matching_loss_is_said_and_auto_wakes_it():
     assert result.history[1]["hfmds.ratio"] == pytest.approx(0.5, rel=1e-4)
 
 
+def test_images_that_give_their_sources_away_are_said_to():
+    told = []
+    default = {"method": "hfmds", "hfmds.mu": 0.0, "hfmds.per_client": 12, "rounds": 1}
+    near = simulate(**default, on_event=told_to(told))
+    assert near.history[0]["hfmds.recognised"] > 0.9
+    assert [(kind, "which real ones they were made from" in details["text"]) for kind, details in told] == [
+        ("notice", True)
+    ]
+    told.clear()
+    noise = simulate(**default | {"hfmds.steps": 0}, on_event=told_to(told))
+    assert noise.history[0]["hfmds.recognised"] < 0.25
+    assert not told
+
+
 def test_what_is_recorded_of_a_synthesis():
     lines = simulate(**QUICK).history
     always = {"hfmds.psnr", "hfmds.ce_end", "hfmds.recognised"}
