@@ -36,7 +36,7 @@ SEVERELY = {
     "Dirichlet 0.01": ({"partition": "dirichlet", "beta": 0.01, "min-samples": 10}, (0, 4, 2)),
 }
 REAL = {"hfmds.share": "real"}
-# The synthesis before coarser images were added, with which the studies that name it were recorded.
+# The synthesis before coarser images were added, with which the columns that name it were recorded.
 FORMER = {"hfmds.levels": 0, "hfmds.lr": 0.1}
 LETTER = {
     "hfmds.layer": "features", "hfmds.match": "kl", "hfmds.label-weight": 1, "hfmds.tv": 0, "hfmds.noise": 1,
@@ -76,7 +76,6 @@ WARM = {
 } | TWO  # fmt: skip
 THEN = WARM | {"method": "hfmds", "rounds": 8, "hfmds.first": 1, "hfmds.every": 100}
 BOUNDS, FM_AND_HFM = {"FedAvg": FEDAVG, "real images": REAL}, {name: TERMS[name] for name in ("FM", "HFM")}
-FORMER_TERMS = {f"{name}, former synthesis": FORMER | term for name, term in TERMS.items()}
 LONGER = {"hfmds.steps": 200}
 # What keeps images from being noise, and what is matched; table 4's terms come before.
 OTHERS = {
@@ -90,6 +89,9 @@ OTHERS = {
     "8×8 images, upsampled": {"hfmds.coarse": 4},
     "shifted at random": {"hfmds.jitter": 2},
     "α 0.1": {"hfmds.alpha": 0.1},
+    "noise 1": {"hfmds.noise": 1},
+    "not clamped": {"hfmds.clamp": False},
+    "no total variation": {"hfmds.tv": 0},
 }
 
 
@@ -165,8 +167,7 @@ STUDIES = {
     | from_warm(0, BOUNDS | TERMS)
     | from_warm(1, BOUNDS | FM_AND_HFM)
     | from_warm(2, BOUNDS | FM_AND_HFM)
-    | from_warm(0, OTHERS)
-    | {name: row for seed in (0, 1, 2) for name, row in from_warm(seed, FORMER_TERMS).items()},
+    | from_warm(0, OTHERS),
     # The main job's two halves on CIFAR-10; FedAvg, HFMDS and real images are in the studies above.
     "main-job-cifar10": {
         f"{regime}: {name}, seed {seed}": SEVERE | partition | method | {"seed": seed}
