@@ -219,6 +219,7 @@ class Simulation:
         while whom := self.ask(Server.exchange, part.name, t, i):
             if i > first:
                 self.save(t - 1, begun)
+            since = time.monotonic()
             clients = {"all": everyone, "cohort": cohort}[whom]
             broadcast = replace(self.broadcast(clients, metrics, part.replies_with_model), counted=clients[0])
             if self.config.profile and part.name not in self.profiles:
@@ -233,6 +234,9 @@ class Simulation:
             self.hear_news(metrics)
             i += 1
             begun.passes[part.name] = i
+            if part.passes:
+                spent = round(time.monotonic() - since, 1)
+                self.runner.on_event("exchanged", part=part.name, round=t, passes=i, of=part.passes, seconds=spent)
 
     def train(self, cohort: list[int], metrics: RoundMetrics) -> Pass:
         """Local training of the cohort, after which the server averages; returns a typical client's share of it."""

@@ -118,6 +118,11 @@ class Part:
     def exchange(self, server: Server, t: int, i: int) -> str | None:
         """Request the i-th exchange at the start of round t, over 'all' clients or the 'cohort'; None: no more."""
 
+    @property
+    def passes(self) -> int | None:
+        """How many exchanges there are before training, where they take long: each is reported then; else None."""
+        return None
+
     def receive(self, server: Server, replies: Uploads) -> None:
         """Process the uploads with which the clients replied in an exchange."""
 

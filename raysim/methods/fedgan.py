@@ -36,9 +36,6 @@ class FedGAN(MixedTraining, GanPart):
             server.state[self.name] = gan.state()
             del server.state[self.name]["adam"]  # the clients start with fresh moments in every GAN round
 
-    def exchange(self, server, t, i):
-        return "all" if self.pool and t == 1 and i < self.gan_rounds else None
-
     def broadcast(self, server):
         return {key: value for key, value in server.state[self.name].items() if key != "privacy"}
 

@@ -45,6 +45,12 @@ def round_line(metrics: RoundMetrics, rounds: int, seconds_left: float) -> str:
     return "  ".join(words)
 
 
+def pass_line(part: str, round: int, passes: int, of: int, seconds: float) -> str:
+    """A part's pass over the clients of so many before a round, on one line."""
+    left = duration((of - passes) * seconds)
+    return f"{part}: pass {passes:>{len(str(of))}}/{of} before round {round}  {seconds:.2f} s  {left} left"
+
+
 class Reporter(Callback):
     """Prints to the terminal or the job log; `brief` without what the reader has just written, as in a notebook."""
 
@@ -99,6 +105,8 @@ class Reporter(Callback):
     def on_event(self, kind: str, details: dict[str, Any]) -> None:
         if kind == "notice":
             self.say(f"note: {details['text']}")
+        if kind == "exchanged":
+            self.say(pass_line(**details))
 
     def on_result(self, result: Result) -> None:
         if result.privacy:

@@ -23,7 +23,7 @@ from raysim.rng import stream
 from raysim.training.client import Client
 from raysim.training.shared_images import SharedImages
 from tests.faults.harness import ROOT, results
-from tests.simulate import blobs, comparable, configure, federated, simulate
+from tests.simulate import blobs, comparable, configure, federated, simulate, told_to
 
 QUICK = {
     "method": "sdafl", "sdafl.pool": 45, "sdafl.gan_rounds": 2, "sdafl.gan_steps": 5, "sdafl.gan_slice": 1,
@@ -207,6 +207,13 @@ def test_the_pool_is_dealt_evenly_shared_once_and_counted(quick):
     ]
     assert up == [images_of(table).nbytes + 6 * own_rows[0], 6 * own_rows[1], 6 * own_rows[2]]  # 2 + 4 bytes a row
     assert down == [10 * table.nbytes + 6 * labels, 6 * labels, 6 * labels]
+
+
+def test_each_pass_of_the_gans_is_reported_before_the_first_round():
+    told = []
+    simulate(**QUICK | {"rounds": 1, "sdafl.gan_rounds": 5, "sdafl.gan_slice": 2}, on_event=told_to(told))
+    passes = [(kind, details["part"], details["passes"], details["of"], details["round"]) for kind, details in told]
+    assert passes == [("exchanged", "sdafl", i, 3, 1) for i in (1, 2, 3)]
 
 
 def test_the_last_table_has_the_last_labels(quick):

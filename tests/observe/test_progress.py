@@ -35,6 +35,14 @@ def test_a_notice_is_printed_and_other_events_are_not():
     assert text.getvalue() == "note: the matching loss is inert\n"
 
 
+def test_a_pass_of_an_exchange_is_a_line():
+    text = io.StringIO()
+    Reporter(Console(file=text)).on_event(
+        "exchanged", {"part": "sdafl", "round": 1, "passes": 3, "of": 20, "seconds": 130.0}
+    )
+    assert text.getvalue() == "sdafl: pass  3/20 before round 1  130.00 s  36m50s left\n"
+
+
 def test_plain_lines_without_a_terminal_and_a_bar_with_one():
     for terminal in (False, True):
         text = io.StringIO()

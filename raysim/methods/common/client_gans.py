@@ -25,8 +25,10 @@ class ClientGans(GanPart):
     gan_slice: int = setting(10, "GAN rounds per pass over the clients; runs resume after a whole pass", minimum=1)
     gan_samples: int | None = setting(None, "real images to train each GAN on; none: all of the client's", minimum=1)
 
-    def exchange(self, server: "Server", t: int, i: int) -> str | None:
-        return "all" if self.pool and t == 1 and i * self.gan_slice < self.gan_rounds else None
+    @property
+    def passes(self) -> int:
+        """How many passes over the clients train the GANs."""
+        return -(-self.gan_rounds // self.gan_slice)
 
     def reply(self, clients: list["Client"]) -> list[Upload]:
         return [self.train_gan(client) for client in clients]

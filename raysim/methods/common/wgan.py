@@ -55,6 +55,14 @@ class GanPart(Part):
     delta: float = setting(1e-5, "δ of the (ε, δ) of the GAN training", minimum=1e-10, maximum=0.5)
     clip: float = setting(1.0, "norm to which a sample's critic gradient is clipped, if epsilon is given", above=0)
 
+    @property
+    def passes(self) -> int:
+        """How many passes over the clients train the GANs."""
+        return self.gan_rounds
+
+    def exchange(self, server: "Server", t: int, i: int) -> str | None:
+        return "all" if self.pool and t == 1 and i < self.passes else None
+
     def check(self, config: "RunConfig") -> None:
         if others := [part.name for part in config.parts if isinstance(part, GanPart) and part is not self]:
             raise InputError(f"--method {config.method}: {self.name} and {others[0]} both train GANs; use one of them")
