@@ -32,6 +32,7 @@ CLIENTS = {
     "SDA-FL table 6": 6,
 }
 OWN = " (our synthesis)"  # behind a method whose images are not made by the paper's letter
+NARROW = " (narrow GANs)"  # behind SDA-FL with GANs for which a CPU does; the paper does not say how wide its are
 Line = dict[str, str]
 
 
@@ -56,7 +57,15 @@ def lines_of(folder: Path) -> list[Line]:
 
 def row_name(settings: dict[str, object]) -> str:
     """The method of a run, and whether HFMDS's images are ours: what is matched tells it from the paper's letter."""
-    return papers.method_name(settings) + (OWN if settings.get("hfmds.match", "kl") != "kl" else "")
+    name = papers.method_name(settings)
+    if settings.get("hfmds.match", "kl") != "kl":
+        return name + OWN
+    return name + NARROW if settings.get("sdafl.width", 64) < 64 else name
+
+
+def figure_of(paper: str, dataset: str, partition: str, row: str) -> papers.Figure:
+    """The paper's figure beside a row, which may be of a variant of the paper's method."""
+    return papers.cell(paper, dataset, partition, row.removesuffix(OWN).removesuffix(NARROW))
 
 
 def merged(kept: list[Line], new: list[Line]) -> list[Line]:
@@ -87,7 +96,7 @@ def markdown(lines: list[Line]) -> str:
     for cell, group in groupby(lines, key=lambda line: tuple(line[key] for key in CELL)):
         members = list(group)
         paper, dataset, partition, method = cell
-        figure = papers.cell(paper, dataset, partition, method.removesuffix(OWN))
+        figure = figure_of(*cell)
         values = [float(line["accuracy"]) for line in members]
         ours = f"{statistics.mean(values):.2f}"
         if len(values) > 1:
@@ -112,7 +121,7 @@ def ordering(lines: list[Line]) -> str:
         found: dict[str, dict[str, float]] = {}  # method -> seed -> accuracy
         for line in group:
             found.setdefault(line["method"], {})[line["seed"]] = float(line["accuracy"])
-        theirs = {method: papers.cell(*column, method.removesuffix(OWN)).accuracy for method in found}
+        theirs = {method: figure_of(*column, method).accuracy for method in found}
         fewest = min(3, max(map(len, found.values())))  # a method with fewer seeds would stand between two others
         ranked = sorted((m for m in found if len(found[m]) >= fewest), key=lambda method: -theirs[method])
         neighbours = [pair for together in comparable(ranked) for pair in pairwise(together)]

@@ -217,6 +217,8 @@ _SDA_TUNED = {
 }
 _SDA_BEST_OF = {point: method for method, points in _SDA_TUNED.items() for point in points}
 _SDA_METHODS = _methods("fedavg scaffold") | _SDA_TUNED["fedprox"] | _SDA_TUNED["naivemix"] | _SDA_TUNED["fedmix"]
+# The paper gives its GANs no width. With a usual one they take a GPU, or days; eight channels do for these images.
+_SDA_NARROW: Axis = {"sdafl, narrow GANs": {"method": "sdafl", "sdafl.width": 8, "sdafl.gan_lr": 1e-3}}
 _SDA_MIXED: Settings = {"naivemix.mean_of": 9, "fedmix.mean_of": 9}
 _SDA_USUAL = 86.87  # in its table 1; an ablation has it at the value that table 1 was made with
 
@@ -225,10 +227,10 @@ def _sdafl() -> dict[str, Sweep]:
     found = {
         f"sdafl-table1-{dataset}": Sweep(
             f"SDA-FL table 1 on {dataset}: six methods, 1, 2 or 3 classes per client",
-            {"preset": f"sdafl-{dataset}"} | _SDA_MIXED, (_SDA_METHODS | _methods("sdafl"), _classes(1, 2, 3)),
-            best_of=_SDA_BEST_OF,
+            {"preset": f"sdafl-{dataset}"} | _SDA_MIXED,
+            (_SDA_METHODS | _methods("sdafl") | narrow, _classes(1, 2, 3)), best_of=_SDA_BEST_OF,
         )
-        for dataset in ("mnist", "fashion", "cifar10", "svhn")
+        for dataset, narrow in {"mnist": _SDA_NARROW, "fashion": _SDA_NARROW, "cifar10": {}, "svhn": {}}.items()
     }  # fmt: skip
     found["sdafl-table6"] = Sweep(
         "SDA-FL table 6: Covid-19 X-rays (DIR/covid19, classes as normal, covid, pneumonia) at six hospitals",

@@ -72,6 +72,14 @@ def test_the_papers_synthesis_and_ours_are_not_ranked_with_each_other(tmp_path):
     ]
 
 
+def test_narrow_gans_are_a_row_of_their_own(tmp_path):
+    table1 = {"method": "sdafl", "partition": "classes", "classes_per_client": 1, "evaluation": "global", "clients": 10}
+    finish(tmp_path / "wide", 0, 0.5, 0.97, **table1)
+    finish(tmp_path / "narrow", 0, 0.5, 0.98, **table1, **{"sdafl.width": 8})
+    rows = [row.split(" | ")[2:6] for row in markdown(merged([], lines_of(tmp_path))).splitlines()[2:]]
+    assert rows == [["sdafl", "98.19", "97.00", "-1.19"], ["sdafl (narrow GANs)", "98.19", "98.00", "-0.19"]]
+
+
 def test_a_later_run_of_the_same_cell_and_seed_wins(tmp_path):
     finish(tmp_path / "a", 3, 0.9)
     finish(tmp_path / "later", 3, 0.8)
