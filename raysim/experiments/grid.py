@@ -16,6 +16,7 @@ from raysim.data import partitions
 from raysim.engine.stopping import length_settings
 from raysim.errors import InputError
 from raysim.experiments.sweeps import SWEEPS, Axis, Sweep
+from raysim.observe import papers
 from raysim.settings import flag, nearest
 from raysim.storage.remote import is_remote
 from raysim.storage.run_directory import finished_run, results_folder
@@ -40,7 +41,7 @@ class PlannedRun:
 
     row: str
     config: RunConfig
-    paper: float | None = None  # the accuracy a paper reports for just this row, in %
+    paper: tuple[papers.Figure, ...] = ()  # what the papers report for this row
     best_of: str | None = None  # the row that has the best of this one and others, where a paper tunes a setting
 
     @property
@@ -198,9 +199,17 @@ def _grid(name: str, sweep: Sweep, flags: dict[str, object], seeds: list[str] | 
             own = settings | ({} if seed is None else {"seed": seed})
             layers = [*base, *load_layers(_fitting(flags, own, axes), {}), ("command line", own)]
             best_of = tuned if tuned != row else None
-            runs.append(PlannedRun(row, resolve(layers), sweep.paper.get(row), best_of))
+            config = resolve(layers)
+            runs.append(PlannedRun(row, config, _reported(sweep, row, config), best_of))
     folder = results_folder() / (str(out) if out else Path("runs") / f"{name}-{_digest(runs)}")
     return Grid(folder, tuple(_placed(command, folder, runs)), at_once)
+
+
+def _reported(sweep: Sweep, row: str, config: RunConfig) -> tuple[papers.Figure, ...]:
+    """What the papers report for a row: an ablation has its own figures, and none of a table."""
+    if sweep.paper is None:
+        return tuple(papers.find(config.settings()))
+    return (papers.Figure("this ablation", sweep.paper[row]),) if row in sweep.paper else ()
 
 
 def _fitting(flags: dict[str, object], own: dict[str, Any], axes: list[Axis]) -> dict[str, object]:

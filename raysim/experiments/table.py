@@ -131,7 +131,7 @@ def _rows(grid: Grid) -> list[Row]:
         if len(tuned[best_of]) == len({run.row for run in grid.runs if run.best_of == best_of}):
             measured = [row for row in tuned[best_of] if row["final_accuracy"]]
             best = max(measured or tuned[best_of][:1], key=lambda row: (row["final_accuracy"] or {"mean": 0})["mean"])
-            rows.append(best | {"row": f"{best_of} (best of {len(tuned[best_of])})"})
+            rows.append(best | {"row": f"{best_of} (best of {len(measured)})"})
             for row in tuned[best_of]:
                 row["paper"] = []  # which is the best one's
     return rows
@@ -149,9 +149,7 @@ def _row(name: str, runs: list[PlannedRun]) -> Row:
     for column in COLUMNS:
         values = [column.read(summary) for _, summary in done]
         row[column.key] = _spread([value for value in values if value is not None])
-    printed = runs[0].paper
-    reported = papers.find(settings) if printed is None else [papers.Figure("this ablation", printed)]
-    row["paper"] = [asdict(figure) for figure in reported]
+    row["paper"] = [asdict(figure) for figure in runs[0].paper]
     return row
 
 

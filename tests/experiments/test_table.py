@@ -72,6 +72,23 @@ def test_where_a_paper_tunes_the_best_has_a_row_and_the_papers_figure(tmp_path):
     assert list(lines).index("fedprox, classes 1 (best of 4)") == list(lines).index("fedprox mu=1, classes 1") + 1
 
 
+def test_an_ablation_has_the_figures_printed_for_it_and_none_of_a_table(tmp_path):
+    asked = grid.from_words("sweep", ["sdafl-fig5", "--out", str(tmp_path)])
+    for run in asked.runs:
+        finish(run, 0.9)
+    lines = {line.split(" | ")[0][2:]: line for line in write_table(asked, {}).splitlines() if line.startswith("| ")}
+    assert "86.87 (this ablation) | +3.13" in lines["server_steps=50"]
+    assert "86.87" not in lines["server_steps=0"]
+
+
+def test_the_best_of_a_grid_is_said_to_be_of_those_that_ran(tmp_path):
+    asked = grid.from_words("sweep", ["sdafl-table1-mnist", "--out", str(tmp_path)])
+    for run in asked.runs:
+        if run.row in ("fedprox mu=0.01, classes 1", "fedprox mu=1, classes 1"):
+            finish(run, 0.8)
+    assert "fedprox, classes 1 (best of 2)" in write_table(asked, {})
+
+
 def test_a_paper_that_reports_its_five_best_rounds_is_compared_with_ours(tmp_path):
     asked = grid.from_words("sweep", ["fedpa-table2-mnist-reference", "--out", str(tmp_path), "--seeds", "3"])
     finish(asked.runs[0], 0.80, best_five_accuracy=0.8987)
