@@ -16,6 +16,10 @@ from itertools import groupby, pairwise
 from pathlib import Path
 
 from benchmarks.report import publish, table
+from raysim.config import RunConfig, from_record, resolve
+from raysim.experiments import grid
+from raysim.experiments.grid import PlannedRun
+from raysim.experiments.sweeps import SWEEPS
 from raysim.observe import papers
 
 COLUMNS = (
@@ -23,7 +27,7 @@ COLUMNS = (
     "model_sha256", "git",
 )  # fmt: skip
 CELL, KEY = COLUMNS[:4], COLUMNS[:5]
-# By which runs of a paper are known from those of another with the same data.
+# By which a run's paper is known, where another paper has a figure for the same data and method.
 CLIENTS = {
     "HFMDS-FL table 2": 20,
     "FedPA table II": 20,
@@ -37,35 +41,69 @@ Line = dict[str, str]
 
 
 def lines_of(folder: Path) -> list[Line]:
-    """A line for each finished run below the folder that a paper has a figure for, but for those of another size."""
-    found = []
+    """A line for each finished run below the folder that is a row of a table's sweep; one with other settings is none."""
+    found, rows = [], planned()
     for path in sorted(folder.glob("**/summary.json")):
-        summary, config = (json.loads((path.parent / name).read_text()) for name in ("summary.json", "config.json"))
-        settings = config["settings"]
-        if settings.get("train_size") or settings.get("test_size"):
+        summary, recorded = (json.loads((path.parent / name).read_text()) for name in ("summary.json", "config.json"))
+        config = resolve([(str(path), from_record(recorded["settings"], str(path)))])
+        if (run := rows.get(what_counts(config))) is None:
             continue
-        for figure in papers.find(settings):
-            if settings["clients"] != CLIENTS[figure.paper]:
-                continue
-            cell = figure.paper, settings["dataset"], papers.partition_name(settings), row_name(settings)
+        settings = config.settings()
+        for figure in (figure for figure in run.paper if settings["clients"] == CLIENTS[figure.paper]):
+            cell = figure.paper, settings["dataset"], papers.partition_name(settings), row_name(run)
             measured = (100 * summary[key] for key in (figure.measure, "final_accuracy"))
             values = *cell, settings["seed"], *(f"{value:.2f}" for value in measured)
-            values += summary["rounds"], f"{summary['seconds']:.0f}", summary["model_sha256"], config.get("git") or ""
+            values += summary["rounds"], f"{summary['seconds']:.0f}", summary["model_sha256"], recorded.get("git") or ""
             found.append(dict(zip(COLUMNS, map(str, values), strict=True)))
     return found
 
 
-def row_name(settings: dict[str, object]) -> str:
-    """The method of a run, and whether HFMDS's images are ours: what is matched tells it from the paper's letter."""
+def planned() -> dict[str, PlannedRun]:
+    """A run of every row of the sweeps whose rows are cells of the papers' tables, by what counts of its settings.
+
+    FedPA's figures come from its authors' code, which departs from its formulas: those are no rows of this table.
+    """
+    tables = [name for name, sweep in SWEEPS.items() if sweep.paper is None]
+    tables = [name for name in tables if not name.startswith("fedpa") or name.endswith("-reference")]
+    runs = [run for name in tables for run in grid.from_words("sweep", [name, "--seeds", "0"]).runs]
+    return {what_counts(run.config): run for run in runs}
+
+
+def what_counts(config: RunConfig) -> str:
+    """The settings that make a run the one of a row, as text: all that decide its result but the seed."""
+    return json.dumps(config.identity() | {"rounds": config.rounds, "seed": None}, sort_keys=True, default=str)
+
+
+def row_name(run: PlannedRun) -> str:
+    """The method of a run, with what tells it from others that have the same figure."""
+    settings = run.config.settings()
     name = papers.method_name(settings)
+    if run.best_of:
+        return run.row.partition(",")[0]  # "fedprox mu=0.1"
     if settings.get("hfmds.match", "kl") != "kl":
         return name + OWN
     return name + NARROW if settings.get("sdafl.width", 64) < 64 else name
 
 
 def figure_of(paper: str, dataset: str, partition: str, row: str) -> papers.Figure:
-    """The paper's figure beside a row, which may be of a variant of the paper's method."""
-    return papers.cell(paper, dataset, partition, row.removesuffix(OWN).removesuffix(NARROW))
+    """The paper's figure beside a row, whose first word is the method."""
+    return papers.cell(paper, dataset, partition, row.partition(" ")[0])
+
+
+def with_the_best(lines: list[Line]) -> list[Line]:
+    """The lines, with the best of each grid that a paper tunes in place of the whole grid; sorted."""
+    grids: dict[tuple[str, ...], dict[str, list[Line]]] = {}
+    kept = []
+    for line in lines:
+        if "=" in line["method"]:
+            cell = *(line[key] for key in CELL[:3]), line["method"].partition(" ")[0]
+            grids.setdefault(cell, {}).setdefault(line["method"], []).append(line)
+        else:
+            kept.append(line)
+    for (*_, method), points in grids.items():
+        best = max(points.values(), key=lambda members: statistics.mean(float(line["accuracy"]) for line in members))
+        kept += [line | {"method": f"{method} (best of {len(points)})"} for line in best]
+    return merged(kept, [])
 
 
 def merged(kept: list[Line], new: list[Line]) -> list[Line]:
@@ -93,7 +131,7 @@ def write(lines: list[Line], path: Path) -> None:
 def markdown(lines: list[Line]) -> str:
     """The table: a row for each cell, bold where ours is further from the paper's than its standard deviation."""
     rows = []
-    for cell, group in groupby(lines, key=lambda line: tuple(line[key] for key in CELL)):
+    for cell, group in groupby(with_the_best(lines), key=lambda line: tuple(line[key] for key in CELL)):
         members = list(group)
         paper, dataset, partition, method = cell
         figure = figure_of(*cell)
@@ -117,7 +155,7 @@ def ordering(lines: list[Line]) -> str:
     Runs of one seed have the same clients and cohorts, so differences vary less than the accuracies themselves.
     """
     rows = []
-    for column, group in groupby(lines, key=lambda line: tuple(line[key] for key in CELL[:3])):
+    for column, group in groupby(with_the_best(lines), key=lambda line: tuple(line[key] for key in CELL[:3])):
         found: dict[str, dict[str, float]] = {}  # method -> seed -> accuracy
         for line in group:
             found.setdefault(line["method"], {})[line["seed"]] = float(line["accuracy"])
