@@ -41,7 +41,7 @@ Line = dict[str, str]
 
 
 def lines_of(folder: Path) -> list[Line]:
-    """A line for each finished run below the folder that is a row of a table's sweep; one with other settings is none."""
+    """A line for each finished run below the folder that is a row of a table's sweep; others are left out."""
     found, rows = [], planned()
     for path in sorted(folder.glob("**/summary.json")):
         summary, recorded = (json.loads((path.parent / name).read_text()) for name in ("summary.json", "config.json"))
@@ -70,8 +70,12 @@ def planned() -> dict[str, PlannedRun]:
 
 
 def what_counts(config: RunConfig) -> str:
-    """The settings that make a run the one of a row, as text: all that decide its result but the seed."""
-    return json.dumps(config.identity() | {"rounds": config.rounds, "seed": None}, sort_keys=True, default=str)
+    """The settings that make a run the one of a row, as text: all that decide its result but the seed.
+
+    Nor those that a run chooses if it is left to, and then records (auto): they change the last bits only.
+    """
+    counting = config.identity() | {"rounds": config.rounds, "seed": None, "fuse": None}
+    return json.dumps({key: counting[key] for key in sorted(counting) if not key.endswith(".group")}, default=str)
 
 
 def row_name(run: PlannedRun) -> str:

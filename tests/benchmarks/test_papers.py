@@ -12,7 +12,7 @@ FEDPA, HFMDS, OURS = "fedpa-table2-mnist-reference", "hfmds-table2-cifar10", "hf
 def finish(folder, seed, accuracy, row="fedpa, dirichlet 0.1", sweep=FEDPA, **others):
     """A run directory as a row of a sweep leaves it, or one with other settings."""
     (run,) = [run for run in grid.from_words("sweep", [sweep, "--seeds", str(seed)]).runs if run.row == row]
-    settings = run.config.settings() | others
+    settings = run.config.settings() | {"fuse": 2} | others  # which a run chooses, and records
     folder.mkdir(parents=True)
     config = {"settings": resolve([("test", settings)]).settings(), "git": "abc"}
     summary = {"final_accuracy": accuracy + 0.01, "late_accuracy": accuracy, "best_five_accuracy": accuracy}
