@@ -173,17 +173,22 @@ def finished_before(config: RunConfig, out: Path, reporter: Reporter) -> dict[st
 
 def prepare(config: RunConfig) -> tuple[Dataset, Partition]:
     """Load and deal the data, checking on the way everything that can be wrong with it."""
+    dataset = load_data(config)
+    check_model(config, dataset)
+    deal = config.partitioner().deal
+    return dataset, deal(dataset.train.y, dataset.classes, config.clients, config.seed, dataset.clients)
+
+
+def load_data(config: RunConfig) -> Dataset:
+    """The images that a configuration is about."""
     partitioner = config.partitioner()
     all_of_it = config.train_size is None and config.fraction is None
-    dataset = load(
+    return load(
         config.dataset, data=config.data, download=config.download, image_size=config.image_size,
         train_size=config.train_size, fraction=config.fraction, test_size=config.test_size, seed=config.seed,
         columns=Columns(config.image_column, config.label_column, partitioner.needs_column),
         training_counts=partitioner.training_counts() if all_of_it else None,
     )  # fmt: skip
-    check_model(config, dataset)
-    dealt = partitioner.deal(dataset.train.y, dataset.classes, config.clients, config.seed, dataset.clients)
-    return dataset, dealt
 
 
 def check_model(config: RunConfig, dataset: Dataset) -> None:

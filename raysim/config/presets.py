@@ -52,7 +52,8 @@ _HFMDS_SETTINGS = {
 
 # FedDPMS (CVPR workshops 2023), section 4.1; n, λ, α and σ, of its missing supplement, from the authors' code (whose
 # scripts also have σ 4 for FashionMNIST and CIFAR-100, 50 means per class for CIFAR-100), and so the weights of the
-# methods it compares with. (That code multiplies FedProx's term by μ twice; MOON's weight on CIFAR-10 is 5.)
+# methods it compares with and the share of CIFAR-10 that is used. (That code multiplies FedProx's term by μ twice,
+# averages models uniformly, and never lowers the learning rate, as the paper does.)
 _FEDDPMS_PAPER = {
     "method": "feddpms", "clients": 10, "active": 10, "rounds": 50, "weighting": "samples", "batch_size": 64,
     "local_epochs": 5, "optimizer": "adam", "lr": 1e-3, "lr_decay": 0.5, "lr_decay_every": 10,
@@ -259,7 +260,7 @@ PRESETS: dict[str, Preset] = {
     ),
     "feddpms-cifar10": Preset(
         "FedDPMS table 1, CIFAR-10, Dirichlet 0.5; with --method fedavg its baseline",
-        _FEDDPMS_PAPER | {"dataset": "cifar10", "model": "feddpms-cifar-vae", "moon.mu": 5.0},
+        _FEDDPMS_PAPER | {"dataset": "cifar10", "model": "feddpms-cifar-vae", "moon.mu": 5.0, "fraction": 0.4},
     ),
     "feddpms-cifar100": Preset(
         "FedDPMS table 1, CIFAR-100, Dirichlet 0.5; with --method fedavg its baseline", _FEDDPMS_CIFAR100
@@ -295,7 +296,12 @@ def _small(preset: Preset) -> Preset:
     return Preset(f"{preset.about}; small", settings)
 
 
-_SMALL_ALREADY = ("hfmds-100clients", *(name.removesuffix("-small") for name in PRESETS if name.endswith("-small")))
+# What a table deals has a size of its own.
+_SMALL_ALREADY = (
+    "hfmds-100clients",
+    "sdafl-covid19",
+    *(name.removesuffix("-small") for name in PRESETS if name.endswith("-small")),
+)
 PRESETS |= {
     f"{name}-small": _small(preset)
     for name, preset in PRESETS.items()

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from raysim import models
 from raysim.config import RunConfig, from_record, resolve
-from raysim.data import Dataset, load
+from raysim.data import Dataset
 from raysim.data.images import decode
 from raysim.data.normalisation import Normalisation
 from raysim.errors import InputError
@@ -22,6 +22,7 @@ from raysim.observe.features import draw_levels
 from raysim.observe.listing import differing
 from raysim.observe.report.page import text_of
 from raysim.rng import stream
+from raysim.single_run import load_data
 from raysim.storage.formats import DamagedFile
 from raysim.storage.model_weights import read_weights
 from raysim.storage.run_reader import Run, find_runs, read_run
@@ -39,10 +40,7 @@ def draw_map(paths: Sequence[str | Path], out: Path, count: int) -> dict[str, fl
     """
     runs = [read_run(path) for path in find_runs(paths)]
     config = _config(runs[0])
-    dataset = load(
-        config.dataset, data=config.data, image_size=config.image_size, test_size=config.test_size, seed=config.seed,
-        train_size=config.train_size, fraction=config.fraction,
-    )  # fmt: skip
+    dataset = load_data(config)
     test, draw = dataset.test, stream(config.seed, "feature map")
     rows = np.sort(draw.permutation(len(test.y))[:count])
     kinds = {REAL: (test.x[rows], test.y[rows])}

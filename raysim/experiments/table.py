@@ -200,6 +200,8 @@ def _markdown(rows: list[Row], failed: Mapping[PlannedRun, str]) -> str:
     lines = [headings, ["---"] * len(headings), *cells]
     text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
     text += "\nMean ± sample standard deviation over the seeds. Seconds are of runs that shared the machine.\n"
+    if any(row["feature_fd"] for row in rows):
+        text += "Feature FD and coverage are by the features of each run's own model, not Inception's (FID).\n"
     for run, error in failed.items():
         text += f"\nFailed: {run.title}: {error}\n"
     return text

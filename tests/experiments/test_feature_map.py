@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 from raysim.cli import main
 from raysim.data import load
 from raysim.experiments.feature_map import distance_to_class_means, draw_map
+from tests.data.made import write_folder
 
 TINY = ["--train-size", "100", "--test-size", "60", "--clients", "5", "--in-process", "--privacy", "0"]
 SYNTHESIS = ["--method", "hfmds", "--rounds", "2", "--hfmds.every", "1", "--hfmds.steps", "1", "--model", "mlp"]
@@ -54,6 +55,18 @@ def test_the_map_has_every_run_and_real_images_by_the_first_runs_model(runs, tmp
     whole = draw_map(runs[:1], tmp_path / "whole.png", 60)
     assert whole["real"] == pytest.approx(distance_to_class_means((features, test.y), (features, test.y)), rel=1e-3)
     assert again["real"] > 0
+
+
+def test_the_real_images_are_those_the_run_was_tested_on(tmp_path):
+    """Here all that a table leaves, where there is no test split."""
+    write_folder(tmp_path / "images", {"a": 12, "b": 6}, channels=1)
+    (tmp_path / "table.csv").write_text("4,1\n2,4\n")
+    dealt = ["--dataset", str(tmp_path / "images"), "--partition", "table", "--table", str(tmp_path / "table.csv")]
+    run = ["--clients", "2", "--in-process", "--privacy", "0", "--measures", "0", "--out", str(tmp_path / "run")]
+    assert main(["run", *dealt, *SYNTHESIS, *run]) == 0
+    draw_map([tmp_path / "run"], tmp_path / "map.png", 30)
+    points = json.loads((tmp_path / "map.json").read_text())
+    assert np.bincount(points["real"]["label"]).tolist() == [6, 1]
 
 
 def test_what_cannot_be_drawn_is_named(runs, tmp_path, capsys):

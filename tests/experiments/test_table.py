@@ -49,6 +49,7 @@ def test_means_and_deviations_beside_the_papers_figures(tmp_path):
         "| 3.50 ± 0.00 | 69.33 | 16.00 ± 0.00 | 16.60 | 14.50 ± 0.00 | 12.50 ± 0.00 | 0.250 ± 0.000 | 0.750 ± 0.000 | "
         "0.600 ± 0.000 |"
     ) in hfmds
+    assert "by the features of each run's own model" in (tmp_path / "table.md").read_text()
     with open(tmp_path / "table.csv") as file:
         first, second = csv.DictReader(file)
     assert float(first["final_accuracy_std"]) == pytest.approx(50**0.5)
