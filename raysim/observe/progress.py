@@ -97,7 +97,8 @@ class Reporter(Callback):
         self.start(settings["rounds"])
 
     def on_round(self, metrics: RoundMetrics) -> None:
-        self.recent = [*self.recent, metrics.seconds][-RECENT:]
+        earlier = [] if metrics.round == 2 else self.recent  # the first has what is done once, as training GANs
+        self.recent = [*earlier, metrics.seconds][-RECENT:]
         left = (self.rounds - metrics.round) * sum(self.recent) / len(self.recent)
         self.say(round_line(metrics, self.rounds, left))
         self.reached(metrics.round)

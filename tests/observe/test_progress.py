@@ -35,6 +35,15 @@ def test_a_notice_is_printed_and_other_events_are_not():
     assert text.getvalue() == "note: the matching loss is inert\n"
 
 
+def test_the_time_left_goes_by_the_rounds_after_the_first():
+    text = io.StringIO()
+    reporter = Reporter(Console(file=text))
+    reporter.on_start({"rounds": 12}, Path("a-run"))
+    for at, seconds in enumerate((3600.0, 2.0, 4.0), 1):
+        reporter.on_round(replace(METRICS, round=at, seconds=seconds))
+    assert [line.split("  ")[-1] for line in text.getvalue().splitlines()] == ["11h00m left", "20s left", "27s left"]
+
+
 def test_a_pass_of_an_exchange_is_a_line():
     text = io.StringIO()
     Reporter(Console(file=text)).on_event(
