@@ -225,7 +225,7 @@ class ClientWork:
             raise ValueError(f"its model has {model.weights.shape}, not {done.client.global_weights.shape}")
         key = f"model/{broadcast.route.get(done.client.id, 0)}"
         term = mean_term(model.weights, done.weight / broadcast.total_weight)
-        answer = self._answer(done, {key: term}, model.weights.nbytes)
+        answer = self._answer(done, {key: term}, model.bytes_sent(self.config.parts, broadcast.t))
         if self.config.feature_kl and (moments := self._class_moments()):
             answer.each = (answer.each or {}) | {feature_kl.NAME: moments}
         return answer

@@ -120,6 +120,10 @@ class Server:
         extras = {part.name: to_host(part.broadcast(self)) for part in self.config.parts}
         return extras, size_in_bytes(extras)
 
+    def model_bytes(self, t: int) -> int:
+        """The bytes of a model that clients are sent in round t; what parts keep at the clients is not sent."""
+        return self.model.bytes_sent(self.config.parts, t)
+
     def take_news(self) -> tuple[dict[str, float], dict[str, Any], float, list[str]]:
         """What parts have reported since the last call, references to what they share, its new bytes, and notices."""
         metrics, newly_shared, notices = self.metrics, self.newly_shared, self.notices

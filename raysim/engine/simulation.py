@@ -294,7 +294,10 @@ class Simulation:
         if any(part.overrides("broadcast") for part in self.config.parts):
             extras, sent = self.runner.call_server(Server.broadcast, metrics.round, returns=2)
             extra_bytes = self.runner.get(sent)
-        metrics.bytes_down += len(clients) * (self.model_bytes * with_model + extra_bytes)
+        model_bytes = self.model_bytes if with_model else 0
+        if with_model and any(part.overrides("personal") for part in self.config.parts):
+            model_bytes = self.ask(Server.model_bytes, metrics.round)
+        metrics.bytes_down += len(clients) * (model_bytes + extra_bytes)
         by_samples = self.config.weighting == "samples"
         total = float(self.data.sizes[clients].sum() if by_samples else len(clients))
         self.version += 1

@@ -44,6 +44,7 @@ class FedDPMS(Part):
     delta: float = setting(1e-5, "δ of the reported (ε, δ)", minimum=1e-15, maximum=0.5)
 
     goes_by_rounds = True  # first_stage is a share of them
+    replies_with_model = False  # which classes are scarce is seen from labels
 
     def check(self, config):
         if config.model not in (fitting := models.with_decoder()):
@@ -159,6 +160,9 @@ class FedDPMS(Part):
         if uploads.sum:
             decoder = to_host(server.model.personal_mask([self], server.t))
             server.weights[0][decoder] = to_host(uploads.sum["decoder"] / uploads.sum["weight"])
+        if self.quota and server.t == self.switch(server.config) + 1:  # every client has downloaded the decoder
+            decoder = to_host(server.model.personal_mask([self], server.t))
+            server.newly_shared += server.weights[0][decoder].nbytes
         if uploads.each:
             state["augmented"] = state.get("augmented", 0) + sum(bool(each["augmented"]) for _, each in uploads.each)
             server.metrics["feddpms.augmented"] = state["augmented"]

@@ -106,14 +106,22 @@ class FlatModel:
 
     def personal_mask(self, parts: Iterable[Any], t: int) -> torch.Tensor | None:
         """Which elements of `weights` the parts of a method keep at the clients in round t; None if there are none."""
-        patterns = [pattern for part in parts for pattern in part.personal(self.module, t)]
-        matched = [n for n in self.spans if any(fnmatch(n, p) for p in patterns)]
+        matched = self._personal(parts, t)
         if not matched:
             return None
         mask = torch.zeros_like(self.weights, dtype=torch.bool)
         for name in matched:
             self.view(mask, name).fill_(True)
         return mask
+
+    def bytes_sent(self, parts: Iterable[Any], t: int) -> int:
+        """The bytes of the weights that travel in round t: all but those that the parts keep at the clients."""
+        kept = sum(self.spans[name][1].numel() for name in self._personal(parts, t))
+        return (len(self.weights) - kept) * self.weights.itemsize
+
+    def _personal(self, parts: Iterable[Any], t: int) -> list[str]:
+        patterns = [pattern for part in parts for pattern in part.personal(self.module, t)]
+        return [n for n in self.spans if any(fnmatch(n, p) for p in patterns)]
 
     def export(self, flat: torch.Tensor) -> dict[str, np.ndarray]:
         """The weights by parameter and buffer name, as saved and hashed; integer buffers come from this module."""

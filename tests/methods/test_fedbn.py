@@ -64,6 +64,15 @@ def test_one_hash_on_actors():
     assert comparable(simulate_on_ray(actors=3, **settings)) == comparable(simulate(**settings))
 
 
+@pytest.mark.parametrize(("keep", "layers"), [("all", ("weight", "bias", "running_")), ("statistics", ("running_",))])
+def test_what_stays_at_the_clients_is_not_sent(keep, layers):
+    model = build("fedpa-cnn", (1, 8, 8), 5, seed=3).state_dict()
+    stays = {name for name in model if name.startswith(NORMS) and name.split(".")[2].startswith(layers)}
+    sent = 4 * sum(v.numel() for name, v in model.items() if v.is_floating_point() and name not in stays)
+    for line in simulate(**SETTINGS, **{"fedbn.keep": keep}).history:
+        assert line["bytes_up"] == line["bytes_down"] == 10 * sent
+
+
 def test_only_the_statistics_may_stay_at_the_clients():
     """Weight and bias are averaged then; the running mean and variance of the server stay as they were."""
     (kept,) = simulate(**SETTINGS, **{"fedbn.keep": "statistics"}).models

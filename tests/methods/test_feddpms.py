@@ -147,6 +147,17 @@ def test_encoder_and_classifier_are_averaged_in_the_first_stage_too(recorded):
     np.testing.assert_allclose(seen[2, 0]["global"][~decoder], mean[~decoder], rtol=1e-5, atol=1e-6)
 
 
+def test_bytes_are_those_of_what_is_sent(recorded):
+    """The decoder goes up and down once; an exchange is about labels, so that the model is not sent for it."""
+    history, decoder = recorded[0].history, recorded[3]
+    model, decoder_bytes = 4 * int((~decoder).sum()), 4 * int(decoder.sum())
+    up, down = ([line[key] // 4 - model for line in history] for key in ("bytes_up", "bytes_down"))
+    means = up[2]
+    weight, scarce, matched = 4, 2 * 8, 4 * 8  # of a client, or sent to it: who got which images
+    assert up == [0, decoder_bytes + weight, means, scarce, 0]
+    assert down == [0, 0, decoder_bytes + means, matched, 0]
+
+
 # -- sharing ---------------------------------------------------------------------------------------------------------
 
 
@@ -214,7 +225,8 @@ def test_what_was_shared(recorded):
     assert line["feddpms.missing"] == 6 * asked - table.num_rows
     latent_bytes = table.num_rows * (32 * 4 + 8)
     assert line["bytes_up"] - result.history[4]["bytes_up"] == latent_bytes
-    assert line["bytes_down"] - result.history[4]["bytes_down"] == latent_bytes
+    decoder_bytes = 4 * int(recorded[3].sum())
+    assert line["bytes_down"] - result.history[4]["bytes_down"] == latent_bytes + 4 * decoder_bytes
     pixels = blobs(train=160, test=40).train.x.astype(np.float64)
     black, white = ((value - pixels.mean()) / pixels.std() for value in (0, 255))
     assert black - 1e-4 <= images_of(table).min() < images_of(table).max() <= white + 1e-4
