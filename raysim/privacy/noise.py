@@ -16,8 +16,10 @@ _STEP, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB13311
 def normal_noise(key: int, first: int, count: int, device: torch.device) -> torch.Tensor:
     """Elements `first` to `first + count` of the key's normal numbers, as float32 on the device."""
     pairs = torch.arange(first // 2, (first + count + 1) // 2, device=device)
-    bits = _mixed(pairs * _signed(_STEP) + _signed(key * _STEP + _STEP))
-    radius = ((_shifted(bits, 32) + 0.5).double() * 2.0**-32).log_().mul_(-2).sqrt_()
+    # Mixed by itself first: else the next key's numbers would be this one's, a pair further on.
+    start = int(_mixed(torch.tensor(_signed(key * _STEP + _STEP))))
+    bits = _mixed(pairs * _signed(_STEP) + start)
+    radius = ((_shifted(bits, 32).double() + 0.5) * 2.0**-32).log_().mul_(-2).sqrt_()
     angle = (bits & 0xFFFFFFFF).double() * (2 * math.pi * 2.0**-32)
     both = torch.stack([radius * angle.cos(), radius * angle.sin()], 1).flatten()
     return both[first % 2 :][:count].float()
