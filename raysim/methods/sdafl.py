@@ -56,8 +56,7 @@ class SDAFL(ClientGans):
             return
         for client, each in uploads.each:
             upload, rows = to_device(each, labels.device), own(table, client)
-            revised = pseudo_labels(upload["labels"], upload["confidence"], self.threshold)
-            labels[rows] = revised if self.forget else torch.where(revised != UNLABELLED, revised, labels[rows])
+            labels[rows] = self.revised(labels[rows], upload["labels"], upload["confidence"])
         rows = np.flatnonzero(to_host(labels) != UNLABELLED)
         server.metrics[f"{self.name}.labelled"] = len(rows) / len(labels)
         if self.server_steps and len(rows):
@@ -66,6 +65,11 @@ class SDAFL(ClientGans):
             at = table.column_names.index("label")
             table = table.set_column(at, "label", [to_host(labels).astype(np.int64)])
             server.share(self.name, table, bytes_each=0)
+
+    def revised(self, before: Tensor | None, labels: Tensor, confidence: Tensor) -> Tensor:
+        """The pseudo-labels by new predictions; where these are unsure those before, unless labels are forgotten."""
+        found = pseudo_labels(labels, confidence, self.threshold).to(torch.int16)
+        return found if self.forget or before is None else torch.where(found != UNLABELLED, found, before)
 
     def trained(
         self, server: "Server", weights: np.ndarray, table: "pa.Table", rows: np.ndarray, labels: Tensor
@@ -149,8 +153,9 @@ class SDAFL(ClientGans):
         if self.label_rounds is not None and client.t > self.label_rounds:
             return None
         if client.unlabelled is not None and len(client.unlabelled):
+            before = client.state[self.name].get("unlabelled")
             found = predictions(client.model.module, client.unlabelled, size)
-            client.state[self.name] = {"unlabelled": pseudo_labels(*found, self.threshold).to(torch.int16)}
+            client.state[self.name] = {"unlabelled": self.revised(before, *found)}
         if shared is None:
             return None
         images = to_device(images_of(shared.table)[own(shared.table, client.id)], client.y.device)

@@ -185,6 +185,21 @@ def test_unlabelled_images_get_labels_from_the_model_just_trained():
     assert 0 < (expected == -1).sum() < 40
 
 
+@pytest.mark.parametrize("forget", [True, False])
+def test_labels_of_unlabelled_images_stay_until_revised_or_are_dropped(forget):
+    unlabelled = torch.randn(40, 1, 8, 8)
+    before = torch.tensor([-1, 0, 1, 4] * 10, dtype=torch.int16)
+    client = client_with({"labelled": 6}, {"unlabelled": before}, unlabelled)
+    SDAFL(threshold=0.4, forget=forget).end(client)
+    probabilities = torch.softmax(client.model.module(unlabelled), 1)
+    expected = [
+        int(p.argmax()) if p.max() > 0.4 else -1 if forget else old
+        for p, old in zip(probabilities, before.tolist(), strict=True)
+    ]
+    assert client.state["sdafl"]["unlabelled"].tolist() == expected
+    assert client.state["sdafl"]["unlabelled"].dtype == torch.int16
+
+
 def test_with_few_labels_it_runs():
     result = simulate(**QUICK, labelled=12, unlabelled_batch=8)
     assert np.isfinite(result.history[-1]["loss"])
