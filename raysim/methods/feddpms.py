@@ -141,9 +141,11 @@ class FedDPMS(Part):
     # -- server ------------------------------------------------------------------------------------------------------
 
     def exchange(self, server, t, i):
-        waiting = server.state[self.name].get("augmented", 0) < server.config.clients
-        # The same clients would find nothing among the same offers.
-        changed = server.config.active < server.config.clients or server.shared_since.get(self.name) == t - 1
+        state = server.state[self.name]
+        waiting = state.get("augmented", 0) < server.config.clients
+        # Otherwise the same clients would find nothing among the same offers.
+        others = server.config.active < server.config.clients or "skipped" in state
+        changed = others or server.shared_since.get(self.name) == t - 1
         return "cohort" if i == 0 and waiting and changed and self.name in server.shared else None
 
     def receive(self, server, replies):
@@ -156,15 +158,19 @@ class FedDPMS(Part):
         return server.state[self.name].get("matched", {})
 
     def update(self, server, uploads):
-        (state := server.state[self.name]).pop("matched", None)
+        matched = (state := server.state[self.name]).pop("matched", {})
         if uploads.sum:
             decoder = to_host(server.model.personal_mask([self], server.t))
             server.weights[0][decoder] = to_host(uploads.sum["decoder"] / uploads.sum["weight"])
         if self.quota and server.t == self.switch(server.config) + 1:  # every client has downloaded the decoder
             decoder = to_host(server.model.personal_mask([self], server.t))
             server.newly_shared += server.weights[0][decoder].nbytes
+        augmented = sum(bool(each["augmented"]) for _, each in uploads.each)
+        state.pop("skipped", None)
+        if augmented < len(matched):  # --on-client-error skip: they have to be matched again
+            state["skipped"] = len(matched) - augmented
         if uploads.each:
-            state["augmented"] = state.get("augmented", 0) + sum(bool(each["augmented"]) for _, each in uploads.each)
+            state["augmented"] = state.get("augmented", 0) + augmented
             server.metrics["feddpms.augmented"] = state["augmented"]
         if arrived := [(client, each) for client, each in uploads.each if "means" in each]:
             decoded = [(client, self.decode(server, client, each)) for client, each in arrived]

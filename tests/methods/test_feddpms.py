@@ -301,6 +301,25 @@ def test_with_few_active_each_shares_once_and_is_augmented_once():
     assert counts[-1] > 0
 
 
+def test_a_client_that_is_skipped_once_matched_is_augmented_a_round_later(recorded):
+    """And then nobody is asked any more."""
+    undisturbed, seen = recorded[0], recorded[1]
+    (late, *_) = [k for k in range(4) if seen[4, k]["all"] > seen[4, k]["own"]]
+    doomed = {"doomed.how": "raises", "doomed.round": 4, "doomed.client": late}
+    settings = {"method": "feddpms+tests.parts.doomed", "rounds": 7, "feddpms.first_stage": 0.3}  # 2 rounds, as before
+    runner = InProcess()
+    result = simulate(
+        blobs(train=160, test=40), runner, on_client_error="skip", client_retries=0, **QUICK | settings | doomed
+    )
+    everyone = undisturbed.history[4]["feddpms.augmented"]
+    assert [line.get("skipped", 0) for line in result.history] == [0, 0, 0, 1, 0, 0, 0]
+    counts = [line["feddpms.augmented"] for line in result.history[2:]]
+    assert counts == [0, everyone - 1, everyone, everyone, everyone]
+    asked = ["feddpms" in line["gflops"] for line in result.history]
+    assert asked == [False, False, False, True, True, False, False]
+    assert "skipped" not in runner.server.state["feddpms"]
+
+
 # -- one release -----------------------------------------------------------------------------------------------------
 
 
