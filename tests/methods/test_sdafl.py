@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from raysim.cli import main
-from raysim.data.synthetic_tables import column, images_of, make_table, table_digest
+from raysim.data.synthetic_tables import column, images_of, make_table
 from raysim.engine.in_process import InProcess
 from raysim.engine.server import Server
 from raysim.errors import InputError
@@ -248,7 +248,7 @@ def test_the_number_of_workers_changes_nothing(quick):
 
 def test_fused_training_gives_the_same_but_for_the_last_bits(quick):
     fused = simulate(**QUICK, fuse=3)
-    assert table_digest(fused.shared["sdafl"]) is not None
+    assert np.array_equal(images_of(fused.shared["sdafl"]), images_of(quick.shared["sdafl"]))  # GANs are not fused
     for name, ours in quick.models[0].items():
         np.testing.assert_allclose(fused.models[0][name], ours, atol=1e-4)
 
