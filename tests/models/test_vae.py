@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from raysim import models
-from raysim.models.vae import forward_keeping, latent_divergence
+from raysim.models.vae import Crop, forward_keeping, latent_divergence
 
 
 def weights(inputs, outputs, side, bias=True):
@@ -71,8 +71,22 @@ def test_the_decoder_mirrors_the_encoder(name):
     up = [layer for layer in module.decoder if isinstance(layer, nn.ConvTranspose2d)]
     assert len(down) == len(up)
     assert (up[0].in_channels, up[-1].out_channels) == (down[-1].out_channels, down[0].in_channels)
-    pools = [layer for layer in module.encoder if isinstance(layer, nn.MaxPool2d | nn.AvgPool2d)]
-    assert len(pools) == sum(layer.stride == (2, 2) for layer in up) == 2
+    pools = [layer for layer in module.encoder if "Pool" in type(layer).__name__]
+    assert [type(layer) for layer in pools] == [nn.MaxPool2d] * 2
+    assert sum(layer.stride == (2, 2) for layer in up) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "turned"), [("feddpms-vae", []), ("feddpms-cifar-vae", [2])], ids=["fashion", "cifar"]
+)
+def test_what_follows_a_transposed_convolution(name, turned):
+    """PReLU, then batch-norm, but in the third block of CIFAR's decoder, as the authors have it."""
+    kinds = [type(layer) for layer in models.build(name, (3, 32, 32), 10, seed=0).decoder]
+    at = [i for i, kind in enumerate(kinds) if kind is nn.ConvTranspose2d]
+    assert kinds[at[-1] + 1] is Crop
+    usual = [nn.PReLU, nn.BatchNorm2d]
+    for block, first in enumerate(at[:-1]):
+        assert kinds[first + 1 : first + 3] == (usual[::-1] if block in turned else usual)
 
 
 def test_the_feature_is_a_sigmoid_of_which_nothing_is_sampled():

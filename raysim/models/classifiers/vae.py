@@ -82,14 +82,16 @@ def feddpms_cifar_vae(shape: Shape, classes: int) -> VaeClassifier:
         nn.MaxPool2d(2, ceil_mode=True),
         *_convolution(32, 64),
         *_convolution(64, 64),
-        nn.AvgPool2d(2, ceil_mode=True),
+        nn.MaxPool2d(2, ceil_mode=True),
     ]
     mirrored = [
         *_transposed(64, 64),
         _doubling(64, 32),
         nn.PReLU(),
         nn.BatchNorm2d(32),
-        *_transposed(32, 32),
+        nn.ConvTranspose2d(32, 32, 3, padding=1),
+        nn.BatchNorm2d(32),  # before PReLU in this block alone, as in the authors' code
+        nn.PReLU(),
         _doubling(32, channels),
     ]
     return _vae(shape, classes, 128, encoder, mirrored)
