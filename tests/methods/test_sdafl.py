@@ -273,6 +273,9 @@ def test_the_certificate_or_why_there_is_none():
     (none,) = SDAFL().certificate(server)
     assert none.value is None
     assert none.note.startswith("no certificate: the critic's gradients are not clipped")
+    for part in (SDAFL(pool=0), SDAFL(pool=0, epsilon=3.0)):
+        (nothing,) = part.certificate(server)
+        assert (nothing.value, nothing.note) == (None, "nothing was shared")
     part = SDAFL(epsilon=3.0, gan_rounds=30)
     part.note_privacy(server, [{"epsilon": 2.9, "paper_epsilon": 0.5, "sigma": 1.1},
                                {"epsilon": 2.99, "paper_epsilon": 0.4, "sigma": 1.0}])  # fmt: skip

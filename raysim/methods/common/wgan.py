@@ -88,6 +88,8 @@ class GanPart(Part):
 
     def certificate(self, server: "Server") -> list[Figure]:
         """The largest ε of all clients, beside that of SDA-FL's formula; or the reason why there is none."""
+        if not self.pool:
+            return [Figure("epsilon", None, note="nothing was shared")]
         if (facts := server.state[self.name].get("privacy")) is None:
             why = "no certificate: the critic's gradients are not clipped, so nothing bounds what one sample changes"
             return [Figure("epsilon", None, note=why)]
