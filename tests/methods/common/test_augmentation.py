@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy import ndimage
 
 from raysim.methods.common.augmentation import RANDAUGMENT, cutout, strong, weak
 
@@ -104,15 +105,23 @@ def test_sharpness_is_towards_a_blur_of_thirteen_parts(x):
     assert torch.equal(made[:, :, 0], x[:, :, 0])
 
 
-def test_moving_operations():
-    image = torch.zeros(1, 1, 20, 20)
-    image[..., 8:12, 8:12] = 1  # a square in the middle
-    centre = {}
-    for name in ("rotate", "shear x", "shear y", "translate x", "translate y"):
-        still, far = (RANDAUGMENT[name](image, strengths(s)) for s in (0.5, 0.75))
-        torch.testing.assert_close(still, image)
-        at = torch.nonzero(far[0, 0] > 0.5).float()
-        centre[name] = (at.mean(0) - 9.5).round().tolist()
-    assert centre["translate x"] == [0, -3]  # half of 30 % of 20 pixels
-    assert centre["translate y"] == [-3, 0]
-    assert centre["rotate"] == centre["shear x"] == centre["shear y"] == [0, 0]
+@pytest.mark.parametrize(
+    ("name", "matrix", "offset"),
+    [
+        ("rotate", [[np.cos(np.pi / 12), np.sin(np.pi / 12)], [-np.sin(np.pi / 12), np.cos(np.pi / 12)]], [0, 0]),
+        ("shear x", [[1, 0], [0.15, 1]], [0, 0]),
+        ("shear y", [[1, 0.15], [0, 1]], [0, 0]),
+        ("translate x", [[1, 0], [0, 1]], [0, 3]),
+        ("translate y", [[1, 0], [0, 1]], [3, 0]),
+    ],
+)
+def test_moving_operations_against_scipy(name, matrix, offset):
+    """Strength 0.75 is half the way: 15 degrees, a shear of 0.15, 15 % of 20 pixels; 0.5 is none."""
+    image = torch.from_numpy(np.random.default_rng(0).random((1, 2, 20, 20), dtype=np.float32))
+    torch.testing.assert_close(RANDAUGMENT[name](image, strengths(0.5)), image)
+    middle = np.array([9.5, 9.5])
+    offset = middle + offset - np.array(matrix) @ middle  # rows and columns of the source, from those of the result
+    made = RANDAUGMENT[name](image, strengths(0.75))
+    for channel, values in zip(made[0], image[0].numpy(), strict=True):
+        expected = ndimage.affine_transform(values, matrix, offset, order=1, mode="grid-constant")
+        np.testing.assert_allclose(channel, expected, atol=1e-4)
