@@ -9,7 +9,7 @@ from raysim.cli import main
 from raysim.data.normalisation import Normalisation
 from raysim.engine.in_process import InProcess
 from raysim.errors import InputError
-from raysim.methods.common.augmentation import strong, weak
+from raysim.methods.common.augmentation import augmented, draw_strong, draw_weak, shifted
 from raysim.methods.fixmatch import FixMatch
 from raysim.models import build
 from raysim.models.flat import FlatModel
@@ -48,11 +48,11 @@ def test_the_term_by_hand(client):
     module = client.model.module
     rows = stream(3, "fixmatch/rows", 2, 4).integers(30, size=16)
     x = client.unlabelled[torch.from_numpy(rows)]
-    sure = torch.softmax(module(weak(x, stream(3, "fixmatch/weak", 2, 4))), 1).detach()
-    draw = stream(3, "fixmatch/strong", 2, 4)
-    moved = weak(x, draw)  # flipped and shifted too, otherwise than for the label
-    pixels = ((moved * 60 + 120) / 255).clamp(0, 1)
-    changed = (strong(pixels, draw) * 255 - 120) / 60
+    ((at, along),) = draw_weak([16], x, stream(3, "fixmatch/weak", 2, 4), flip=True)
+    sure = torch.softmax(module(shifted(x, at, along)), 1).detach()
+    (draws,) = draw_strong([[16]], x, stream(3, "fixmatch/strong", 2, 4), flip=True)
+    pixels = ((x * 60 + 120) / 255).clamp(0, 1)
+    changed = (augmented(pixels, draws) * 255 - 120) / 60
     losses = -F.log_softmax(module(changed), 1)[torch.arange(16), sure.argmax(1)]
     counted = sure.max(1).values > 0.3
     assert 0 < counted.sum() < 16
@@ -72,7 +72,8 @@ def test_labelled_images_are_changed_weakly_with_draws_of_their_own(client):
     part = FixMatch(flip=False)
     part.begin(client)
     x, y = part.batch(client, client.x, client.y)
-    assert torch.equal(x, weak(client.x, stream(3, "fixmatch/labelled", 2, 4), flip=False))
+    ((rows, columns),) = draw_weak([5], client.x, stream(3, "fixmatch/labelled", 2, 4), flip=False)
+    assert torch.equal(x, shifted(client.x, rows, columns))
     assert y is client.y
 
 

@@ -19,14 +19,11 @@ OPERATIONS = 2  # operations of RandAugment per image
 GREY = 0.5  # value of the pixels that cutout covers
 
 
-def weak(x: Tensor, draw: np.random.Generator, flip: bool = True) -> Tensor:
-    """The images, each shifted by up to an eighth of its side, reflected at the border, and flipped at random."""
-    ((rows, columns),) = draw_weak([len(x)], x, draw, flip)
-    return shifted(x, rows, columns)
-
-
 def draw_weak(sizes: list[int], like: Tensor, draw: np.random.Generator, flip: bool) -> list[tuple[Tensor, Tensor]]:
-    """The rows and columns to read in `shifted`, for batches of these sizes of images like those in `like`."""
+    """The rows and columns to read in `shifted`, for batches of these sizes of images like those in `like`.
+
+    Each image is shifted by up to an eighth of its side, reflected at the border, and with `flip` flipped at random.
+    """
     drawn = [_draw_shift(count, like, draw, flip) for count in sizes]
     rows, columns = (upload_all(every, like.device) for every in zip(*drawn, strict=True))
     return list(zip(rows, columns, strict=True))
@@ -46,33 +43,26 @@ def shifted(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     return x.permute(0, 2, 3, 1)[every, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
 
 
-def strong(x: Tensor, draw: np.random.Generator) -> Tensor:
-    """The images in [0, 1], each after two operations of RandAugment with random strengths, and cutout."""
-    (draws,) = draw_strong([[len(x)]], x, draw)
-    return augmented(x, draws)
-
-
 @dataclass(frozen=True)
 class StrongDraws:
     """What is drawn for strong augmentation of some images, on their device."""
 
     operations: list[list[tuple[Tensor, Tensor]]]  # in turn, and by operation: which images, how strongly
     covered: tuple[Tensor, Tensor]  # which rows and columns of each image the grey square takes
-    moved: tuple[Tensor, Tensor] | None  # which rows and columns of each image are taken before, as in `shifted`
+    moved: tuple[Tensor, Tensor]  # which rows and columns of each image are taken before, as in `shifted`
 
 
-def draw_strong(
-    blocks: list[list[int]], like: Tensor, draw: np.random.Generator, flip: bool | None = None
-) -> list[StrongDraws]:
+def draw_strong(blocks: list[list[int]], like: Tensor, draw: np.random.Generator, flip: bool) -> list[StrongDraws]:
     """The draws for blocks of batches of these sizes, of images like those in `like`; uploaded at once for all.
 
-    With `flip`, whether true or not, images are shifted and perhaps flipped first, as in weak augmentation.
+    Images are shifted and perhaps flipped first, as in weak augmentation; then each has two operations of RandAugment
+    with random strengths, and cutout.
     """
     chosen, strengths, squares, shifts = [], [], [], []
     for sizes in blocks:
         batches = []
         for size in sizes:
-            shifts += [] if flip is None else [_draw_shift(size, like, draw, flip)]
+            shifts.append(_draw_shift(size, like, draw, flip))
             batches.append(_draw_batch(size, like, draw))
         for turn in range(OPERATIONS):
             which = np.concatenate([batch[0][turn] for batch in batches])
@@ -83,19 +73,17 @@ def draw_strong(
         squares.append([np.concatenate([batch[2][side] for batch in batches]) for side in (0, 1)])
     pairs = iter(zip(upload_all(chosen, like.device), upload_all(strengths, like.device), strict=True))
     covered = zip(*(upload_all(sides, like.device) for sides in zip(*squares, strict=True)), strict=True)
-    moved = iter(_by_block(blocks, shifts, like.device))
+    moved = _by_block(blocks, shifts, like.device)
     return [
-        StrongDraws([[next(pairs) for _ in RANDAUGMENT] for _ in range(OPERATIONS)], pair, next(moved, None))
-        for pair in covered
+        StrongDraws([[next(pairs) for _ in RANDAUGMENT] for _ in range(OPERATIONS)], *sides)
+        for sides in zip(covered, moved, strict=True)
     ]
 
 
 def _by_block(
     blocks: list[list[int]], shifts: list[tuple[np.ndarray, np.ndarray]], device: torch.device
 ) -> list[tuple[Tensor, Tensor]]:
-    """The rows and columns of all batches of each block; empty without any."""
-    if not shifts:
-        return []
+    """The rows and columns of all batches of each block."""
     sizes = [sum(block) for block in blocks]
     rows, columns = (upload_all([np.concatenate(every)], device)[0].split(sizes) for every in zip(*shifts, strict=True))
     return list(zip(rows, columns, strict=True))
@@ -111,14 +99,17 @@ def _draw_batch(count: int, like: Tensor, draw: np.random.Generator) -> tuple[li
 
 
 def _draw_square(count: int, like: Tensor, draw: np.random.Generator) -> list[np.ndarray]:
-    """Which rows, and which columns, a square of half the image's side around a random pixel takes of each image."""
+    """Which rows, and which columns, a square of half the image's side around a random pixel takes of each image.
+
+    Part of it may lie outside.
+    """
     firsts = [(side, draw.integers(side, size=(count, 1)) - side // 4) for side in like.shape[2:]]
     return [(np.arange(side) >= first) & (np.arange(side) < first + side // 2) for side, first in firsts]
 
 
 def augmented(x: Tensor, draws: StrongDraws) -> Tensor:
-    """The images in [0, 1] after the operations that were drawn, and cutout."""
-    x = x if draws.moved is None else shifted(x, *draws.moved)
+    """The images in [0, 1] after the shifts and operations that were drawn, and cutout."""
+    x = shifted(x, *draws.moved)
     for turn in draws.operations:
         changed = x.clone()
         with torch.autocast(x.device.type, enabled=False):  # bf16 is too coarse for positions and pixels
@@ -126,16 +117,7 @@ def augmented(x: Tensor, draws: StrongDraws) -> Tensor:
                 if len(rows):
                     changed[rows] = operation(x[rows], strength.view(-1, 1, 1, 1)).clamp(0, 1)
         x = changed
-    return _cover(x, *draws.covered)
-
-
-def cutout(x: Tensor, draw: np.random.Generator) -> Tensor:
-    """The images, each with a grey square of half its side around a random pixel; part of it may lie outside."""
-    rows, columns = (torch.from_numpy(inside).to(x.device) for inside in _draw_square(len(x), x, draw))
-    return _cover(x, rows, columns)
-
-
-def _cover(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    rows, columns = draws.covered
     return torch.where((rows[:, :, None] & columns[:, None])[:, None], GREY, x)
 
 

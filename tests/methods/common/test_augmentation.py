@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import ndimage
 
-from raysim.methods.common.augmentation import RANDAUGMENT, cutout, strong, weak
+from raysim.methods.common.augmentation import RANDAUGMENT, augmented, draw_strong, draw_weak, shifted
 
 
 @pytest.fixture
@@ -15,6 +15,30 @@ def x():
 
 def strengths(*values):
     return torch.tensor(values).view(-1, 1, 1, 1)
+
+
+def weak(x, draw, flip=True):
+    """As FixMatch does it."""
+    ((rows, columns),) = draw_weak([len(x)], x, draw, flip)
+    return shifted(x, rows, columns)
+
+
+def strong(x, draw, flip=True):
+    """As FixMatch does it, a block of one batch."""
+    (draws,) = draw_strong([[len(x)]], x, draw, flip)
+    return augmented(x, draws)
+
+
+def moved_by_numpy(x, draw, flip=True):
+    down, right = draw.integers(-2, 3, size=40), draw.integers(-3, 4, size=40)
+    flipped = (draw.random(40) < 0.5) & flip
+    assert not flip or 5 < flipped.sum() < 35
+    made = []
+    for image, rows, columns, turned in zip(x.numpy(), down, right, flipped, strict=True):
+        padded = np.pad(image, ((0, 0), (2, 2), (3, 3)), mode="reflect")
+        there = padded[:, 2 - rows : 18 - rows, 3 - columns : 27 - columns]
+        made.append(there[:, :, ::-1] if turned else there)
+    return np.stack(made)
 
 
 @pytest.mark.parametrize("change", [weak, strong])
@@ -27,36 +51,33 @@ def test_the_draws_decide_everything(x, change):
     assert first.max() <= 1
 
 
-def test_weak_shifts_and_flips_as_numpy_does(x):
-    made, draw = weak(x, np.random.default_rng(3)), np.random.default_rng(3)
-    down, right = draw.integers(-2, 3, size=40), draw.integers(-3, 4, size=40)
-    flipped = draw.random(40) < 0.5
-    for i in range(40):
-        padded = np.pad(x[i].numpy(), ((0, 0), (2, 2), (3, 3)), mode="reflect")
-        expected = padded[:, 2 - down[i] : 18 - down[i], 3 - right[i] : 27 - right[i]]
-        np.testing.assert_array_equal(made[i], expected[:, :, ::-1] if flipped[i] else expected)
-    assert 5 < flipped.sum() < 35
+@pytest.mark.parametrize("flip", [True, False])
+def test_weak_shifts_and_flips_as_numpy_does(x, flip):
+    made = weak(x, np.random.default_rng(3), flip)
+    np.testing.assert_array_equal(made, moved_by_numpy(x, np.random.default_rng(3), flip))
 
 
-def test_weak_without_flips_keeps_the_draws_of_the_shifts(x):
-    kept = weak(x, np.random.default_rng(3), flip=False)
-    flipped = weak(x, np.random.default_rng(3))
-    same = [torch.equal(a, b) for a, b in zip(kept, flipped, strict=True)]
-    mirrored = [torch.equal(a.flip(2), b) for a, b in zip(kept, flipped, strict=True)]
-    assert sum(same) not in (0, 40)
-    assert np.array_equal(~np.array(same), mirrored)
-
-
-def test_cutout_is_a_grey_square_of_half_the_side(x):
-    made = cutout(x + 2, np.random.default_rng(0))  # no pixel is grey by chance
-    for image in made:
-        grey = (image == 0.5).all(0)
-        assert ((image == 0.5).any(0) == grey).all()
-        rows, columns = np.flatnonzero(grey.any(1)), np.flatnonzero(grey.any(0))
-        assert grey.sum() == len(rows) * len(columns) > 0
-        assert len(rows) <= 8
-        assert len(columns) <= 12
+@pytest.mark.parametrize("flip", [True, False])
+def test_strong_begins_with_a_shift_and_ends_with_a_grey_square_of_half_the_side(x, flip, monkeypatch):
+    for name in RANDAUGMENT:
+        monkeypatch.setitem(RANDAUGMENT, name, lambda x, strength: x)
+    x, draw = 0.4 * x, np.random.default_rng(3)  # no pixel is grey by chance
+    made, expected = strong(x, np.random.default_rng(3), flip).numpy(), moved_by_numpy(x, draw, flip)
+    for _ in range(2):
+        draw.integers(len(RANDAUGMENT), size=40), draw.random(40)
+    tops, lefts = draw.integers(16, size=40) - 4, draw.integers(24, size=40) - 6  # part of a square may lie outside
+    for image, top, left in zip(expected, tops, lefts, strict=True):
+        image[:, max(top, 0) : top + 8, max(left, 0) : left + 12] = 0.5
+    np.testing.assert_array_equal(made, expected)
     assert max((image == 0.5).all(0).sum() for image in made) == 8 * 12
+
+
+def test_blocks_are_changed_as_their_batches_one_by_one(x):
+    """A batch's draws are its own, however many are augmented at once."""
+    draw = np.random.default_rng(3)
+    apart = torch.cat([strong(part, draw) for part in x.split([7, 13, 20])])
+    first, second = draw_strong([[7, 13], [20]], x, np.random.default_rng(3), flip=True)
+    torch.testing.assert_close(torch.cat([augmented(x[:20], first), augmented(x[20:], second)]), apart)
 
 
 def test_every_operation_comes_and_two_are_applied(x, monkeypatch):
@@ -64,6 +85,7 @@ def test_every_operation_comes_and_two_are_applied(x, monkeypatch):
     for name, operation in list(RANDAUGMENT.items()):
         recorded = lambda x, s, name=name, do=operation: (seen.append((name, len(x))), do(x, s))[1]  # noqa: E731
         monkeypatch.setitem(RANDAUGMENT, name, recorded)
+    x = x.repeat(3, 1, 1, 1)
     strong(x, np.random.default_rng(0))
     assert {name for name, _ in seen} == set(RANDAUGMENT)
     assert sum(count for _, count in seen) == 2 * len(x)
