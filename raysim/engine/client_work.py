@@ -155,7 +155,7 @@ class ClientWork:
             except ClientFailure as failure:
                 if self.policy.fused_client_failed() is not Decision.SKIP:
                     raise
-                _log(failure)
+                self._clean_up(failure)
                 answers.append(ClientAnswer(ClientReport(client.id, errors=(failure.message,), skipped=True)))
         return answers
 
@@ -296,7 +296,7 @@ class ClientWork:
                 decision = self.policy.client_failed(len(errors))
                 if decision is Decision.STOP:
                     raise
-                _log(failure)
+                self._clean_up(failure)
                 if decision is Decision.SKIP:
                     answers = [ClientAnswer(ClientReport(k, skipped=True)) for k in group]
         if errors:  # reported with the first of the group
@@ -324,6 +324,15 @@ class ClientWork:
             self.graphs.drop()
         self.hosted.free_memory()  # outside of `except`: the error's traceback holds the tensors of what failed
         return work()
+
+    def _clean_up(self, failure: ClientFailure) -> None:
+        """Log the traceback of a failure after which the run goes on, and put the model back as it was.
+
+        The driver hears the message alone. What failed may have left the model in training mode or frozen.
+        """
+        if failure.traceback:
+            log.warning("%s\n%s", failure.message, failure.traceback)
+        self.hosted.model.module.eval().requires_grad_(True)
 
     def _counted(self, *clients: int) -> AbstractContextManager[FlopCounter | None]:
         """Counts operations if one of these clients (or the group it leads) is to be counted: that slows it down."""
@@ -355,12 +364,6 @@ class ClientWork:
                 raise
             hint = "; a batch has one sample: --drop-last leaves out a last one" if LONE_SAMPLE in str(error) else ""
             raise ClientFailure(f"{where}: {type(error).__name__}: {error}{hint}", traceback.format_exc()) from error
-
-
-def _log(failure: ClientFailure) -> None:
-    """Log the traceback of a failure after which the run goes on: the driver hears only its message."""
-    if failure.traceback:
-        log.warning("%s\n%s", failure.message, failure.traceback)
 
 
 def _columns(answers: list[ClientAnswer]) -> PassAnswer:

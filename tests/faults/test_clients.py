@@ -4,7 +4,9 @@ import pytest
 
 from raysim.engine.failures import ClientFailure, RunFailure
 from raysim.engine.in_process import InProcess
-from tests.simulate import comparable, simulate, simulate_on_ray, told_to
+from raysim.methods.common import synthesis
+from raysim.methods.hfmds import HFMDS
+from tests.simulate import blobs, comparable, simulate, simulate_on_ray, told_to
 
 DOOMED = {"method": "tests.parts.doomed", "active": 10}
 ALL = {"active": 10}
@@ -96,6 +98,43 @@ def test_nobody_left_keeps_the_model():
         **DOOMED | {"clients": 4, "active": 1, "rounds": 8}, on_client_error="skip", **{"doomed.how": "raises"}
     )
     assert all(line["train_loss"] is not None or line["skipped"] == 1 for line in result.history)
+
+
+class TestTheModelAfterAFailedClient:
+    """Whoever comes next on the actor finds the model as before, so that the number of actors decides nothing."""
+
+    def results(self, **settings):
+        """Those of 1, 2 and 3 workers, of a model with batch-norm."""
+        settings |= {
+            "model": "fedpa-cnn", "on_client_error": "skip", "client_retries": 0, "rounds": 2, "active": 10,
+            "hfmds.every": 1, "hfmds.steps": 2, "hfmds.per_client": 5,
+        }  # fmt: skip
+        found = [simulate(blobs(shape=(1, 16, 16)), InProcess(n), **settings) for n in (1, 2, 3)]
+        assert [line.get("skipped", 0) for line in found[0].history] == [1, 0]
+        return [comparable(result) for result in found]
+
+    def test_it_is_in_evaluation_mode(self):
+        doomed = {"doomed.how": "raises", "doomed.client": 8, "doomed.round": 1}
+        one, two, three = self.results(method="hfmds+tests.parts.doomed", **doomed)
+        assert one == two == three
+
+    def test_it_is_not_frozen(self, monkeypatch):
+        """A synthesis freezes the model; that of client 8 fails in the first round."""
+        at, reply, optimise = [], HFMDS.reply, synthesis.optimise_images
+
+        def watched_reply(self, clients):
+            at.append((clients[0].t, clients[0].id))
+            return reply(self, clients)
+
+        def doomed_optimise(*arguments):
+            if at[-1] == (1, 8):
+                raise ValueError("this synthesis is doomed")
+            return optimise(*arguments)
+
+        monkeypatch.setattr(HFMDS, "reply", watched_reply)
+        monkeypatch.setattr(synthesis, "optimise_images", doomed_optimise)
+        one, two, three = self.results(method="hfmds")
+        assert one == two == three
 
 
 @pytest.mark.usefixtures("local_ray")
