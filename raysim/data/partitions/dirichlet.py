@@ -84,6 +84,7 @@ class Dirichlet(Partitioner):
         held, ends = np.zeros(clients, dtype=np.int64), []
         for size in sizes:
             wanting = held < self.quota * sum(sizes) / clients
+            wanting |= not wanting.any()  # all have their even share, so that this class and the rest are empty
             shares = _shares(np.where(wanting, _log_gammas(clients, self.beta, rng), -np.inf))
             last = np.floor(np.cumsum(shares) * size).astype(np.int64)
             last[np.flatnonzero(wanting)[-1] :] = size  # what rounding leaves is for somebody who still wants some

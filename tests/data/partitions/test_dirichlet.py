@@ -135,6 +135,13 @@ def test_a_quota_lets_a_client_have_several_even_shares():
     assert largest[0] < largest[1]
 
 
+@pytest.mark.parametrize(("beta", "clients"), [(0.5, 1), (1e300, 2)])
+def test_classes_without_samples_after_everyone_has_an_even_share(beta, clients):
+    members = [*np.arange(40).reshape(2, 20), *np.empty((2, 0), dtype=np.int64)]
+    owner, _ = Dirichlet(beta=beta, min_samples=10).owners(members, clients, np.random.default_rng(0))
+    assert np.bincount(owner).tolist() == [40 // clients] * clients
+
+
 def test_what_cannot_be_drawn_is_said():
     labels = balanced(10, 100)
     with pytest.raises(InputError, match="100 clients with at least 11 samples each, but there are 1000"):
