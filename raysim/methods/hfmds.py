@@ -17,6 +17,7 @@ from raysim.methods.common.synthesis import ImageSynthesis
 from raysim.privacy.figures import Figure
 from raysim.privacy.psnr import psnr
 from raysim.privacy.recognition import recognised
+from raysim.rng import stream
 from raysim.settings import formerly, setting
 from raysim.tensors import to_device
 from raysim.training.client import Client
@@ -107,7 +108,7 @@ class HFMDS(LocalPrototypes, ImageSynthesis):
             prototypes,
             start,
             first.pixel_range(),
-            first.stream(f"{self.name}/jitter"),
+            stream(first.config.seed, f"{self.name}/jitter", first.t),  # the same shifts in every group
         )
         figures["psnr"] = psnr(first.pixels(images), first.pixels(real))
         sizes = [len(r) for r in rows]

@@ -267,8 +267,10 @@ def test_as_many_clients_synthesise_together_as_make_a_batch(settings, size):
     assert config.parts[0].group_size(config) == size
 
 
-def test_grouping_changes_no_image_beyond_rounding():
-    tables = [simulate(**QUICK | {"hfmds.group": group, "rounds": 2}).shared["hfmds"] for group in (1, 4)]
+@pytest.mark.parametrize("jitter", [0, 2])
+def test_grouping_changes_no_image_beyond_rounding(jitter):
+    settings = QUICK | {"hfmds.jitter": jitter, "rounds": 2}
+    tables = [simulate(**settings | {"hfmds.group": group}).shared["hfmds"] for group in (1, 4)]
     assert np.array_equal(column(tables[0], "client"), column(tables[1], "client"))
     np.testing.assert_allclose(images_of(tables[0]), images_of(tables[1]), atol=1e-4)
 

@@ -70,7 +70,10 @@ class ImageSynthesis:
     )
     coarse: int = setting(1, "optimise images of a side this many times smaller, and enlarge them", minimum=1)
     jitter: int = setting(0, "pixels by which images are shifted at random in every step, at most", minimum=0)
-    tolerance: float = setting(0.0, "stop a synthesis once ten steps lower its loss by less than this share", minimum=0)
+    tolerance: float = setting(
+        0.0, "stop a synthesis once ten steps lower its loss, summed over --hfmds.group, by less than this share",
+        minimum=0,
+    )  # fmt: skip
 
     @property
     def matches(self) -> bool:
@@ -99,8 +102,8 @@ class ImageSynthesis:
     ) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
         """The images after T_g steps of Adam on eq. 12, with a value per image of what is recorded of a synthesis.
 
-        The loss is a sum over the images, so each evolves by itself. `prototypes` has a row per image; it is not needed
-        where μ is 0. `shifts` is what the jitter is drawn from.
+        The loss is a sum over the images, so each evolves by itself, though `tolerance` ends all at once. `prototypes`
+        has a row per image; it is not needed where μ is 0. `shifts` is what the jitter is drawn from.
         """
         module.requires_grad_(False)
         layer, logits = self.layer_of(module)
@@ -214,9 +217,9 @@ def optimise_images(
 ) -> Tensor:  # fmt: skip
     """The images after Adam on their pixels has lowered the objective.
 
-    The objective is a sum over the images, and Adam is element-wise: each image evolves by itself. With `tolerance`, it
-    stops once ten steps lower the objective by less than that share. An image is the sum of one in its own size and of
-    `levels` coarser ones, enlarged. Adam moves every number by about `lr` a step, so what a pixel of a coarse image
+    The objective is a sum over the images, and Adam is element-wise: each image evolves by itself. With `tolerance`,
+    all stop once ten steps lower the objective by less than that share. An image is the sum of one in its own size and
+    of `levels` coarser ones, enlarged. Adam moves every number by about `lr` a step, so what a pixel of a coarse image
     can show is there after few steps.
     """
     fine = start.clone(memory_format=torch.channels_last)
