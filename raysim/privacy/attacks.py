@@ -19,6 +19,7 @@ from raysim.data.federated import Chunks, FederatedData
 from raysim.data.object_store import fetch
 from raysim.data.synthetic_tables import column, images_of
 from raysim.privacy.figures import TOO_FEW, Figure, attack_figures, mean_of_groups
+from raysim.privacy.psnr import LEAST
 from raysim.rng import stream
 from raysim.tensors import to_device
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from raysim.config import RunConfig
 
 BLOCK_BYTES = 2**25  # bytes of images on the device at once
-LEAST = 0.5 / 255  # distance below which images are the same in 8 bits
 
 Compute = Callable[[np.ndarray, np.ndarray], torch.Tensor]  # (images, labels) -> a row per image
 

@@ -316,7 +316,7 @@ def test_sharing_real_images_takes_those_that_a_synthesis_would_match():
     mean, std = data.normalisation.mean[0], data.normalisation.std[0]
     own = images_of(table)[column(table, "client") == 3]
     np.testing.assert_allclose(own * std + mean, x[rows], atol=1e-3)
-    assert [line.get("psnr") for line in real.history] == [None] * 4  # equal images would have an infinite one
+    assert [line.get("psnr") for line in real.history] == [None] * 4  # which of equal images says nothing
     assert all(kind == "notice" and "REAL images" in details["text"] for kind, details in told)
     assert [details["round"] for _, details in told] == [2, 4]
     (figure,) = [f for f in real.privacy if f.name == "hfmds.epsilon"]
