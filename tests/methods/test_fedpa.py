@@ -188,10 +188,14 @@ def test_eq_7_diversity(pairs):
     assert features.grad.isfinite().all()
 
 
-def test_eq_8_steps_of_adam_go_on_from_round_to_round():
-    """Two rounds of two steps against float64 and torch's own unfused Adam, kept from one round to the next."""
+@pytest.mark.parametrize("reach", [None, 0.75])
+def test_eq_8_steps_of_adam_go_on_from_round_to_round(reach):
+    """Two rounds of two steps against float64 and torch's own unfused Adam, kept from one round to the next.
+
+    The reach bounds the reward of some samples and not that of others.
+    """
     server = run_server()
-    part = FedPA(gen_steps=2, gen_batch=6, gen_lr=1e-3)
+    part = FedPA(gen_steps=2, gen_batch=6, gen_lr=1e-3, gamma_ad=2.0, ad_reach=reach)
     part.setup(server)
     state = server.state["fedpa"]
     draw = np.random.default_rng(0)
@@ -206,6 +210,9 @@ def test_eq_8_steps_of_adam_go_on_from_round_to_round():
         "counts": torch.tensor(counts).sum(0).float(),
     }
     prototypes = sums["features"].double() / sums["counts"].clamp(min=1)[:, None]
+    held, limits, beyond = (0, 2, 3, 4), torch.full((5,), torch.inf, dtype=torch.float64), []
+    for c in held if reach else ():
+        limits[c] = reach * min((prototypes[c] - prototypes[other]).norm() for other in held if other != c)
 
     seed = int(stream(3, "server/fedpa/init", server.t).integers(2**63))
     expected = build_generator(32, 5, 64, seed).double().train()
@@ -223,7 +230,9 @@ def test_eq_8_steps_of_adam_go_on_from_round_to_round():
             for (_, e), c in zip(each, counts, strict=True):
                 ce = F.cross_entropy(h @ e["head"].double().T + e["bias"].double(), y, reduction="none")
                 fid = fid + (torch.from_numpy(c / counts.sum(0).clip(1))[y] * ce).sum() / (6 * 2)
-            ad = (h - prototypes[y]).norm(dim=1).mean()
+            apart = (h - prototypes[y]).norm(dim=1)
+            beyond.append(apart > limits[y])
+            ad = torch.where(beyond[-1], limits[y], apart).mean()
             exponent = 0.0
             for p in range(6):
                 for q in range(6):
@@ -231,9 +240,10 @@ def test_eq_8_steps_of_adam_go_on_from_round_to_round():
                         exponent = exponent - (h[p] - h[q]).norm() * (z[p] - z[q]).norm()
             div = torch.as_tensor(exponent / 36, dtype=torch.float64).exp()
             reference.zero_grad()
-            (25 * 0.98 ** (t - 1) * fid + div - 0.15 * ad).backward()
+            (25 * 0.98 ** (t - 1) * fid + div - 2.0 * ad).backward()
             reference.step()
             reported.append([fid.item(), div.item(), ad.item()])
+    assert {bool(each) for each in torch.cat(beyond)} == ({False, True} if reach else {False})
     assert state["adam"]["step"].item() == 4
     model = FlatModel(build_generator(32, 5, 64, seed=0), CPU)
     for name, p in expected.named_parameters():
