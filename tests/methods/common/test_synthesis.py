@@ -135,6 +135,34 @@ def test_total_variation(start):
     assert total_variation(synthesise(part, module, real, start)[0]).max() < 0.2 * total_variation(start).min()
 
 
+def test_total_variation_is_a_term_beside_the_cross_entropy(module, real, start):
+    """By its definition, written out here: the first step goes by the signs of the gradient of their sum."""
+    made, _ = synthesise(synthesis(tv=0.5, steps=1), module, real, start)
+    other = double()
+
+    def objective(x):
+        down, across = x[:, :, 1:] - x[:, :, :-1], x[..., 1:] - x[..., :-1]
+        variation = down.abs().mean((1, 2, 3)) + across.abs().mean((1, 2, 3))
+        return (F.cross_entropy(other(x), LABELS, reduction="none") + 0.5 * variation).sum()
+
+    assert_first_step(made, start, objective)
+
+
+@pytest.mark.parametrize("match", ["kl", "kl-reverse"])
+def test_features_are_matched_at_the_temperature(match, module, real, start):
+    part = synthesis(match=match, match_weight=2.0, temperature=0.3, label_weight=0.0, mu=0, steps=1)
+    made, record = synthesise(part, module, real, start)
+    other = double()
+    wanted = other.features(real.double()).detach()
+
+    def matching(x):
+        p, q = (torch.softmax(z / 0.3, 1) for z in (other.features(x), wanted))
+        return ((p * (p / q).log()) if match == "kl" else (q * (q / p).log())).sum(1)
+
+    assert_first_step(made, start, lambda x: 2.0 * matching(x).sum())
+    assert torch.allclose(record["matching_start"].double(), matching(start.double()), rtol=1e-3)
+
+
 def test_auto_takes_maps_where_the_model_has_them(module):
     assert ImageSynthesis().layer_of(module)[0] == module.maps
     flat = build("mlp", (3, 16, 16), 5, seed=3)
@@ -243,6 +271,29 @@ def test_jitter_shifts_the_images_in_every_step(module, real, start):
     assert_first_step(made, start, objective)
 
 
+def test_jitter_shifts_the_images_otherwise_in_the_next_step(module, real, start):
+    part = synthesis(jitter=3, steps=2)
+    draw = np.random.default_rng(8)
+    shifts = [tuple(draw.integers(-3, 4, 2).tolist()) for _ in range(2)]
+    assert shifts[0] != shifts[1]
+    made, _ = synthesise(part, module, real, start, seed=8)
+    expected = steps_of_shifts(start, shifts)
+    assert (made.double() - expected).abs().median() < 1e-5
+    assert (made.double() - steps_of_shifts(start, [shifts[0]] * 2)).abs().median() > 1e-4
+
+
+def steps_of_shifts(start, shifts, lr=0.02):
+    """Adam by its formulas on the cross-entropy of images that are shifted by so much in each step, in float64."""
+    module, x = double(), start.double()
+    mean, square = torch.zeros_like(x), torch.zeros_like(x)
+    for step, shift in enumerate(shifts, 1):
+        x = x.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(F.cross_entropy(module(x.roll(shift, (2, 3))), LABELS, reduction="sum"), [x])
+        mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
+        x = x - lr * mean / (1 - 0.9**step) / ((square / (1 - 0.999**step)).sqrt() + 1e-8)
+    return x.detach()
+
+
 def test_maps_bring_back_the_image_that_features_do_not():
     """Why they are matched: most of an image can be told from its maps, of the paper's CNN even with random weights."""
     module = build("hfmds-cnn", (3, 32, 32), 5, seed=3).eval()
@@ -276,3 +327,13 @@ def test_optimising_images_stops_when_it_no_longer_helps():
     assert stopped in (10, 20, 30, 40)
     assert torch.equal(early, optimise_images(start, objective, stopped, 0.02))
     assert not start.any()
+
+
+def test_a_synthesis_stops_by_its_tolerance(module, real, start):
+    """Of cross-entropy alone, the loss that a share of is asked for; after ten steps it has fallen by less than 0.9."""
+    ten, whole, stopped = (
+        synthesise(synthesis(**own), module, real, start)[0]
+        for own in ({"steps": 10}, {"steps": 30}, {"steps": 30, "tolerance": 0.9})
+    )
+    assert torch.equal(stopped, ten)
+    assert not torch.equal(stopped, whole)
