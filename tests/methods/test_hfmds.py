@@ -16,8 +16,9 @@ from raysim.methods.common.features import class_activation, hard_features, matc
 from raysim.methods.hfmds import HFMDS
 from raysim.models import build
 from raysim.models.flat import FlatModel
+from raysim.rng import stream
 from raysim.training.client import Client
-from tests.simulate import blobs, comparable, configure, simulate, told_to
+from tests.simulate import blobs, comparable, configure, federated, simulate, told_to
 
 LETTER = {
     "layer": "features", "match": "kl", "match_weight": 1.0, "cam": "relu", "label_weight": 1.0, "mu": 0.5,
@@ -181,6 +182,18 @@ def test_a_missing_prototype_is_the_global_models_mean_feature_and_is_not_kept(c
     assert torch.allclose(mixed[1], fresh[1])
 
 
+def test_prototypes_of_maps_are_the_class_means_of_the_global_models_maps(client):
+    model = FlatModel(build("fedpa-cnn", (1, 8, 8), 5, seed=3).eval(), torch.device("cpu"))
+    part, config = HFMDS(), configure(method="hfmds", model="fedpa-cnn", eval_batch=7)
+    assert not part.keeps_prototypes(model.module)
+    found = part.prototypes(replace(client, model=model, config=config))
+    other = build("fedpa-cnn", (1, 8, 8), 5, seed=3).eval().double()
+    maps = other.maps(client.x.double()).detach()
+    assert found.shape == (5, maps.shape[1])
+    for c in (0, 1, 3):
+        assert torch.allclose(found[c].double(), maps[client.y == c].mean(0), atol=1e-5)
+
+
 def test_eq_6_real_and_synthetic_batches_weighted_by_alpha():
     """One client, one step of plain SGD after a synthesis: the gradient is α·real + (1 − α)·synthetic."""
     settings = {
@@ -188,8 +201,6 @@ def test_eq_6_real_and_synthetic_batches_weighted_by_alpha():
         "batch_size": 400, "hfmds.every": 1, "hfmds.steps": 3, "hfmds.per_client": 20, "hfmds.alpha": 0.3,
         "hfmds.layer": "features", "hfmds.first": 1,
     }  # fmt: skip
-    from raysim.rng import stream
-
     dataset = blobs()
     result = simulate(dataset, **settings)
     table = result.shared["hfmds"]
@@ -225,6 +236,21 @@ def test_the_shared_dataset_has_everyones_images_with_their_source():
     assert [line.get("psnr") is not None for line in result.history] == [False, True, False, True]
 
 
+def test_the_psnr_of_a_run_is_of_pixels():
+    """Of each client's images beside the real ones that they were made from, by its definition."""
+    dataset, config = blobs(), configure(**QUICK)
+    result = simulate(dataset, **QUICK | {"rounds": 2})
+    table, data = result.shared["hfmds"], federated(config, dataset)
+    mean, std = data.normalisation.mean[0], data.normalisation.std[0]
+    values = []
+    for k in range(10):
+        x, _ = data.clients.read(k)
+        real = x[np.sort(stream(3, "hfmds/rows", 2, k).permutation(len(x))[:12])] / 255
+        made = ((images_of(table)[column(table, "client") == k] * std + mean) / 255).clip(0, 1)
+        values += (10 * np.log10(1 / ((made - real) ** 2).mean((1, 2, 3)))).tolist()
+    assert result.history[1]["hfmds.psnr"] == pytest.approx(np.mean(values), abs=1e-3)
+
+
 def test_bytes_count_the_images_up_and_the_dataset_down_to_every_client():
     result = simulate(**QUICK | {"rounds": 2})
     quiet, busy = result.history
@@ -239,6 +265,11 @@ def test_accumulating_keeps_earlier_images():
     assert set(column(table, "round")) == {2, 4}
     only_last = simulate(**QUICK | {"hfmds.accumulate": False}).shared["hfmds"]
     assert table.num_rows == 2 * only_last.num_rows
+    first = simulate(**QUICK | {"rounds": 2}).shared["hfmds"]
+    kept = column(table, "round") == 2
+    assert np.array_equal(images_of(table)[kept], images_of(first))
+    for name in ("label", "client"):
+        assert np.array_equal(column(table, name)[kept], column(first, name))
 
 
 def test_a_class_nobody_holds():
@@ -301,9 +332,6 @@ def test_the_first_synthesis_and_those_after_it():
 
 
 def test_sharing_real_images_takes_those_that_a_synthesis_would_match():
-    from raysim.rng import stream
-    from tests.simulate import federated
-
     dataset, told = blobs(), []
     real = simulate(dataset, **QUICK | {"hfmds.share": "real"}, on_event=told_to(told))
     made = simulate(dataset, **QUICK)
