@@ -400,5 +400,7 @@ def test_settings_that_make_no_sense_are_one_line():
         configure(method="hfmds", **{"hfmds.layer": "maps"})
     with pytest.raises(InputError, match=r"leave no loss; give one a weight"):
         configure(method="hfmds", **{"hfmds.layer": "features", "hfmds.match": "none", "hfmds.tv": 0})
+    with pytest.raises(InputError, match=r"--hfmds.levels.* 16"):
+        configure(method="hfmds", **{"hfmds.layer": "features", "hfmds.levels": 17})
     with pytest.raises(InputError, match=r"--hfmds.match-weight must be a number or auto, not 'much'"):
         configure(method="hfmds", **{"hfmds.match_weight": "much"})

@@ -45,7 +45,7 @@ class ImageSynthesis:
     match_share: float = setting(
         1.0, "with match-weight auto: the matching loss's gradient at the first step, over the cross-entropy's", above=0
     )
-    temperature: float = setting(1.0, "temperature of the softmax in the matching loss", above=0)
+    temperature: float = setting(1.0, "temperature of the softmax in the matching loss, of kl and kl-reverse", above=0)
     cam: Literal["relu", "raw", "none"] = setting(
         "none",
         "mask on the features: none, the class activation's positive part (relu, the paper's), or all of it (raw)",
@@ -66,6 +66,7 @@ class ImageSynthesis:
             3,
             "coarser images that are optimised along and added, each of half the last one's side; 0 in the paper",
             minimum=0,
+            maximum=16,
         ),
     )
     coarse: int = setting(1, "optimise images of a side this many times smaller, and enlarge them", minimum=1)
