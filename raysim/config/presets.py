@@ -105,14 +105,19 @@ PRESETS: dict[str, Preset] = {
     ),
     "fedpa-emnist": Preset(
         "FedPA table II, EMNIST letters, Dirichlet 0.1 (the generator's steps are our reading)",
-        {"method": "fedpa", "dataset": "emnist", "beta": 0.1} | _FEDPA_PAPER | {"lr": 1e-4, "fedpa.gen_lr": 1e-4},
+        {"method": "fedpa", "dataset": "emnist", "beta": 0.1}
+        | _FEDPA_PAPER
+        | {"lr": 1e-4, "fedpa.gen_lr": 1e-4, "fedpa_reference.gen_lr": 1e-4},  # the latter for fedgen_reference
     ),
     "fedpa-celeba": Preset(
         "FedPA table II, CelebA iid (attribute, image size and the generator's steps are our reading)",
         {"method": "fedpa", "dataset": "celeba"}
         | _FEDPA_PAPER
-        # [32, 256, 32]: 30 noise and 2 classes.
-        | {"model": "fedpa-celeba-cnn", "partition": "iid", "image_size": 84, "fedpa.noise": 30},
+        # [32, 256, 32]: 30 noise and 2 classes; for fedgen_reference too.
+        | {
+            "model": "fedpa-celeba-cnn", "partition": "iid", "image_size": 84, "fedpa.noise": 30,
+            "fedpa_reference.noise": 30,
+        },
     ),
     "fedpa-mnist-reference": Preset(
         "FedPA table II as its authors' code computes it, MNIST, Dirichlet 0.1",

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from raysim import methods
 from raysim.config import from_command_line, load_layers, resolve
@@ -15,6 +16,7 @@ from raysim.errors import InputError
 from raysim.experiments import grid
 from raysim.experiments.scheduler import flags, locked, merged, units
 from raysim.experiments.sweeps import SWEEPS
+from raysim.rng import stream
 
 
 def compare(words: str) -> grid.Grid:
@@ -123,6 +125,34 @@ def test_every_sweep_has_rows_that_differ_and_the_papers_figures_belong_to_some(
     identities = [str(run.config.identity() | length_settings(run.config)) for run in runs]
     assert len(set(identities)) == len(runs) > 1
     assert (SWEEPS[name].paper or {}).keys() <= {run.row for run in runs}
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "fashion", "emnist", "celeba"])
+def test_fedpas_tables_compare_with_methods_set_as_the_papers_were(dataset):
+    """SPEC section 3: FedProx λ 1; FedGen λ_ge 10·0.98^t, fidelity 1, weight decay; FedHKD with MSE and noise."""
+    runs = {run.row.partition(",")[0]: run.config for run in grid.from_words("sweep", [f"fedpa-table2-{dataset}"]).runs}
+    assert list(runs) == ["fedavg", "fedprox", "fedensemble", "fedgen", "fedhkd", "fedpa"]
+    assert runs["fedprox"].settings()["fedprox.mu"] == 1
+    (fedgen,) = runs["fedgen"].parts
+    assert [fedgen.at("lambda_ge", t) for t in (1, 3)] == pytest.approx([10, 10 * 0.98**2])
+    assert [fedgen.at("gamma_fid", t) for t in (1, 200)] == [1, 1]
+    assert (fedgen.lambda_po, fedgen.gamma_ad, fedgen.pairs, fedgen.gen_weight_decay) == (0, 0, "all", 1e-2)
+    assert (fedgen.draw(stream(0, "test"), torch.ones(5), 100)[0] >= 0).all()  # uniform noise
+    (fedhkd,) = runs["fedhkd"].parts
+    assert (type(fedhkd).__name__, fedhkd.noise) == ("FedHKDReference", 0.02)
+    (fedpa,) = runs["fedpa"].parts
+    assert type(fedpa).__name__ == "FedPA"
+    for part in (fedgen, fedpa):
+        assert part.gen_lr == (1e-4 if dataset == "emnist" else 3e-4)
+        assert part.noise == (30 if dataset == "celeba" else 32)
+
+
+def test_fedpas_table_of_participation_has_the_same_methods():
+    table2, table3 = (
+        {run.row.partition(",")[0]: run.config.parts for run in grid.from_words("sweep", [f"fedpa-{name}"]).runs}
+        for name in ("table2-emnist", "table3")
+    )
+    assert table3 == {method: table2[method] for method in ("fedavg", "fedgen", "fedhkd", "fedpa")}
 
 
 def test_reading_a_command_does_not_import_ray():
