@@ -129,7 +129,7 @@ def test_every_sweep_has_rows_that_differ_and_the_papers_figures_belong_to_some(
 
 @pytest.mark.parametrize("dataset", ["mnist", "fashion", "emnist", "celeba"])
 def test_fedpas_tables_compare_with_methods_set_as_the_papers_were(dataset):
-    """SPEC section 3: FedProx λ 1; FedGen λ_ge 10·0.98^t, fidelity 1, weight decay; FedHKD with MSE and noise."""
+    """FedProx λ 1; FedGen λ_ge 10·0.98^t, fidelity 1, weight decay; FedHKD with MSE and noise."""
     runs = {run.row.partition(",")[0]: run.config for run in grid.from_words("sweep", [f"fedpa-table2-{dataset}"]).runs}
     assert list(runs) == ["fedavg", "fedprox", "fedensemble", "fedgen", "fedhkd", "fedpa"]
     assert runs["fedprox"].settings()["fedprox.mu"] == 1
@@ -153,6 +153,44 @@ def test_fedpas_table_of_participation_has_the_same_methods():
         for name in ("table2-emnist", "table3")
     )
     assert table3 == {method: table2[method] for method in ("fedavg", "fedgen", "fedhkd", "fedpa")}
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "fashion", "emnist"])
+def test_fedpas_tables_by_its_code_have_the_methods_of_its_code(dataset):
+    expected = {
+        "fedavg": {"method": "fedbn", "weight_decay": 0},
+        "fedprox": {"method": "fedprox+fedbn", "fedprox.mu": 1, "weight_decay": 1e-3},
+        "fedensemble": {"method": "fedensemble+fedbn", "weight_decay": 0, "fedensemble.vote": "logits"},
+        "fedgen": {
+            "method": "fedpa_reference+fedbn", "weight_decay": 0, "fedpa_reference.lambda_ge": 10,
+            "fedpa_reference.lambda_po": 0, "fedpa_reference.gamma_ad": 0, "fedpa_reference.gamma_fid": 1,
+            "fedpa_reference.gamma_fid_floor": 1, "fedpa_reference.pairs": "all",
+        },
+        "fedhkd": {"method": "fedhkd_reference+fedbn", "weight_decay": 0, "fedhkd_reference.noise": 0.02},
+        "fedpa": {
+            "method": "fedpa_reference+fedbn", "weight_decay": 0, "fedpa_reference.lambda_ge": 25,
+            "fedpa_reference.lambda_po": 5, "fedpa_reference.gamma_ad": 0.15, "fedpa_reference.gamma_fid": 25,
+            "fedpa_reference.gamma_fid_floor": 1e-4, "fedpa_reference.pairs": "different",
+        },
+    }  # fmt: skip
+    shared = {"local_steps": 20, "drop_last": True, "optimizer": "sgd", "lr": 0.01, "fedbn.keep": "statistics"}
+    runs = grid.from_words("sweep", [f"fedpa-table2-{dataset}-reference"]).runs
+    rows = {run.row.partition(",")[0]: run.config.settings() for run in runs}
+    assert list(rows) == list(expected)
+    for method, found in rows.items():
+        wanted = shared | expected[method]
+        assert {key: found[key] for key in wanted} == wanted
+
+
+@pytest.mark.parametrize("name", ["fedpa-table5", "fedpa-table5-reference"])
+def test_fedpas_map_is_of_150_generated_features_of_every_letter(name):
+    columns = {f"dirichlet {beta}" for beta in (0.1, 0.4, 0.7, 1)}
+    found = {run.row: run.config for run in grid.from_words("sweep", [name]).runs}
+    assert found.keys() == {f"round {t}, {column}" for t in (0, 2, 3, 10) for column in columns}
+    assert {(config.dataset, config.tsne, config.active) for config in found.values()} == {("emnist", 26 * 150, 10)}
+    assert {row.partition(",")[0]: config.rounds for row, config in found.items()} == {
+        "round 0": 1, "round 2": 2, "round 3": 3, "round 10": 10,
+    }  # fmt: skip
 
 
 def test_reading_a_command_does_not_import_ray():
