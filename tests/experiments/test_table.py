@@ -82,6 +82,16 @@ def test_an_ablation_has_the_figures_printed_for_it_and_none_of_a_table(tmp_path
     assert "86.87" not in lines["server_steps=0"]
 
 
+def test_the_distances_in_the_map_of_generated_features_have_columns(tmp_path):
+    asked = grid.from_words("sweep", ["fedpa-table5", "--out", str(tmp_path)])
+    finish(asked.runs[0], 0.5, generator_map={"generated (fedpa)": {"intra": 27.94, "inter": 53.06}})
+    finish(asked.runs[1], 0.5)
+    heads, _, first, second, *_ = write_table(asked, {}).splitlines()
+    assert heads.endswith("| map of generated features: within a class | between classes |")
+    assert first.endswith("| 27.9 | 53.1 |")
+    assert second.endswith("| – | – |")
+
+
 def test_the_best_of_a_grid_is_said_to_be_of_those_that_ran(tmp_path):
     asked = grid.from_words("sweep", ["sdafl-table1-mnist", "--out", str(tmp_path)])
     for run in asked.runs:

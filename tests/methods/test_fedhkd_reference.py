@@ -48,7 +48,7 @@ def test_the_terms_are_mean_squared_errors():
 
 
 def test_a_client_sends_means_over_its_steps_of_its_larger_classes():
-    labels = [0] * 8 + [1] * 8 + [3] * 4  # 40, 40 and 20 %: the last is below a quarter
+    labels = [0] * 11 + [1] * 5 + [3] * 4  # 55, 25 and 20 %: the last is below a quarter
     client = make_client({}, labels, local_steps=2, batch_size=10, lr=0.1, momentum=0)
     train(client)
     upload = client.config.parts[0].end(client)
@@ -69,7 +69,7 @@ def test_a_client_sends_means_over_its_steps_of_its_larger_classes():
                 p -= 0.1 * g
     expected = knowledge / seen.clip(1)[:, None]
     expected[:, :64] += 0.02 * stream(3, f"{NAME}/noise", 1, 7).standard_normal((5, 64), dtype=np.float32)
-    counts = np.array([8, 8, 0, 0, 0])
+    counts = np.array([11, 5, 0, 0, 0])
     assert upload.sum["counts"].tolist() == counts.tolist()
     np.testing.assert_allclose(upload.sum["knowledge"], counts[:, None] * expected, atol=2e-4)
 

@@ -195,7 +195,8 @@ def test_eq_8_steps_of_adam_go_on_from_round_to_round(reach):
     The reach bounds the reward of some samples and not that of others.
     """
     server = run_server()
-    part = FedPA(gen_steps=2, gen_batch=6, gen_lr=1e-3, gamma_ad=2.0, ad_reach=reach)
+    # So much of diversity that it shows beside γ_fid.
+    part = FedPA(gen_steps=2, gen_batch=6, gen_lr=1e-3, gamma_div=300.0, gamma_ad=2.0, ad_reach=reach)
     part.setup(server)
     state = server.state["fedpa"]
     draw = np.random.default_rng(0)
@@ -240,7 +241,7 @@ def test_eq_8_steps_of_adam_go_on_from_round_to_round(reach):
                         exponent = exponent - (h[p] - h[q]).norm() * (z[p] - z[q]).norm()
             div = torch.as_tensor(exponent / 36, dtype=torch.float64).exp()
             reference.zero_grad()
-            (25 * 0.98 ** (t - 1) * fid + div - 2.0 * ad).backward()
+            (25 * 0.98 ** (t - 1) * fid + 300 * div - 2.0 * ad).backward()
             reference.step()
             reported.append([fid.item(), div.item(), ad.item()])
     assert {bool(each) for each in torch.cat(beyond)} == ({False, True} if reach else {False})

@@ -13,6 +13,7 @@ from raysim.models.flat import FlatModel
 from raysim.models.generator import build_generator
 from raysim.rng import stream
 from raysim.training.client import Client, train
+from tests.methods.test_fedpa import made_in_evaluation_mode, make_broadcast
 from tests.simulate import comparable, configure, simulate
 
 NAME = "fedpa_reference"
@@ -62,6 +63,65 @@ def test_noise_and_labels_are_uniform():
     np.testing.assert_allclose(labels.bincount(minlength=4) / 20000, [1 / 3, 0, 1 / 3, 1 / 3], atol=0.015)
     assert (noise.min() >= 0) & (noise.max() < 1)
     assert noise.mean().item() == pytest.approx(0.5, abs=0.01)
+
+
+def test_local_steps_with_uniform_noise_and_labels_and_squared_distances():
+    """Plain SGD over more steps than a client generates features for at once, against float64 written out here.
+
+    One class has no prototype, and one no label count: of it nothing is generated.
+    """
+    sent, steps, size = make_broadcast(), 18, 4
+    flat = FlatModel(build("mlp", (1, 8, 8), 5, seed=3).eval(), torch.device("cpu"))
+    x, y = torch.randn(24, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 3] * 8)
+    config = configure(**QUICK, local_steps=steps, batch_size=size, lr=0.002, momentum=0)
+    client = Client(7, 3, config, 5, flat, flat.weights.clone(), x, y, {NAME: sent}, {NAME: {}})
+    terms = train(client)
+
+    module, draws = build("mlp", (1, 8, 8), 5, seed=3).double(), stream(3, f"{NAME}/noise", 3, 7)
+    generator = FlatModel(build_generator(32, 5, 64, seed=0), torch.device("cpu"))
+    generator.load(sent["generator"])
+    labels, noise = [], []
+    for _ in range(2):  # blocks of 16 steps
+        labels.append(draws.choice(5, 16 * size, p=[1 / 4, 0, 1 / 4, 1 / 4, 1 / 4]))
+        noise.append(draws.random((16 * size, 32), dtype=np.float32))
+    labels, noise = np.concatenate(labels), np.concatenate(noise)
+    made = torch.from_numpy(made_in_evaluation_mode(generator.module, noise, labels))
+    epochs = stream(3, "batches", 3, 7)
+    order = np.concatenate([epochs.permutation(24) for _ in range(3)])
+    ge_weight, po_weight, reported = 25 * 0.98**2, 5 * 0.98**2, []
+    for step in range(steps):
+        at = slice(step * size, (step + 1) * size)
+        rows = order[at]
+        ge = F.cross_entropy(module.head(made[at]), torch.from_numpy(labels[at]))
+        features = module.features(x[rows].double())
+        po = 0.0
+        for feature, label in zip(features, y[rows], strict=True):
+            if label != 3:
+                po = po + ((feature - sent["prototypes"][label].double()) ** 2).mean() / size
+        added = ge_weight * ge + po_weight * po
+        loss = F.cross_entropy(module.head(features), y[rows]) + added
+        gradients = torch.autograd.grad(loss, list(module.parameters()))
+        with torch.no_grad():
+            for p, g in zip(module.parameters(), gradients, strict=True):
+                p -= 0.002 * g
+        reported.append(added.item())
+    for name, p in module.named_parameters():
+        np.testing.assert_allclose(client.model.view(client.model.weights, name), p.detach(), atol=1e-5, err_msg=name)
+    assert terms[NAME] == pytest.approx(np.mean(reported), rel=1e-5)
+
+
+def test_counts_add_up_over_the_rounds_and_a_class_that_nobody_has_keeps_its_prototype():
+    server = type("Server", (), {"state": {NAME: {}}, "t": 1})()
+    part, means = FedPAReference(lambda_ge=0), DRAW.normal(0, 1, (2, 3, 8))
+    for mean, counts in zip(means, ([2, 0, 5], [0, 0, 3]), strict=True):
+        counts = torch.tensor(counts).float()
+        part.update(
+            server, Uploads({"features": counts[:, None] * torch.from_numpy(mean).float(), "counts": counts}, [])
+        )
+    state = server.state[NAME]
+    assert state["counts"].tolist() == [2, 0, 8]
+    assert state["known"].tolist() == [True, False, True]
+    np.testing.assert_allclose(state["prototypes"], [means[0, 0], np.zeros(8), means[1, 2]], atol=1e-6)
 
 
 def test_prototypes_are_means_over_the_local_steps_times_all_labels_and_counts_start_at_one():

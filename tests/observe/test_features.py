@@ -1,9 +1,14 @@
 """The t-SNE picture: what goes into it, and that it separates what is separate."""
 
+import json
+
 import numpy as np
 import pytest
 from PIL import Image
+from sklearn.manifold import TSNE
 
+from raysim.cli import main
+from raysim.observe import features
 from raysim.observe.features import class_distances, draw_features, embed, generator_map
 from tests.simulate import SYNTHESIS, blobs, simulate, simulate_on_ray
 
@@ -23,6 +28,28 @@ def test_the_map_of_generated_features_by_hand(monkeypatch):
     # Centroids (0, 1), (3, 1), (0, 5): distances 3, 4, 5.
     found = generator_map(np.zeros((5, 8), np.float32), np.array([7, 7, 2, 2, 4]))
     assert found == pytest.approx({"intra": (1 + 0 + 0) / 3, "inter": 2 * (3 + 4 + 5) / 9})
+
+
+def test_a_runs_summary_has_the_map_of_its_generated_features_alone(tmp_path, monkeypatch):
+    alone = []
+
+    def recorded(groups):
+        alone.extend(groups if len(groups) == 1 else [])
+        return embed(groups)
+
+    monkeypatch.setattr(features, "embed", recorded)
+    words = "run --in-process --method fedpa --model small-cnn --train-size 200 --test-size 100 --clients 4 --rounds 2"
+    assert main([*words.split(), "--fedpa.gen-steps", "5", "--tsne", "50", "--out", str(tmp_path)]) == 0
+    found = json.loads((tmp_path / "summary.json").read_text())["generator_map"]
+    labels = np.array(json.loads((tmp_path / "features.json").read_text())["generated (fedpa)"]["label"])
+    (points,) = alone
+    assert len(points) == len(labels) == 50
+    places = TSNE(2, perplexity=49 / 3, init="pca", random_state=0).fit_transform(points).astype(np.float64)
+    centroids = {label: places[labels == label].mean(0) for label in set(labels)}
+    intra = [np.mean([np.hypot(*(p - centre)) for p in places[labels == k]]) for k, centre in centroids.items()]
+    inter = [np.hypot(*(a - b)) for a in centroids.values() for b in centroids.values()]
+    assert found.keys() == {"generated (fedpa)"}
+    assert found["generated (fedpa)"] == pytest.approx({"intra": np.mean(intra), "inter": np.mean(inter)}, rel=1e-3)
 
 
 def test_generated_features_are_of_every_class_as_many():
