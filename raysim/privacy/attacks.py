@@ -94,6 +94,9 @@ class Attacks:
         self.config, self.data, self.device, self.t = config, data, device, t
         self.normalisation = data.normalisation.on(device)
         self.held_out = Rows.of(data.test, range(len(data.test)))
+        # The global model is none to attack with where something it needs, as of batch-norm, stays at the clients.
+        alone = next((part.name for part in config.parts if part.predicts_with_personal), None)
+        self.refusal = alone and f"not attacked: {alone} keeps what it predicts with at the clients"
 
     def candidates(self, clients: list[int], draw: np.random.Generator) -> list[tuple[np.ndarray, np.ndarray]]:
         """(Images, labels) of these clients' training data, and of held-out data with as many of every class."""
@@ -104,9 +107,8 @@ class Attacks:
 
     def on_model(self, clients: list[int], losses: Compute) -> list[Figure]:
         """Figures of an attack that takes images with a low loss for members (Yeom et al., 2018)."""
-        if alone := [part.name for part in self.config.parts if part.predicts_with_personal]:
-            note = f"not attacked: {alone[0]} keeps what it predicts with at the clients"
-            return [Figure("model.auc", None, note=note)]
+        if self.refusal:
+            return [Figure("model.auc", None, note=self.refusal)]
         members, others = self.candidates(clients, self._draw("model"))
         scores = [-losses(*images).cpu().numpy() if len(images[1]) else np.empty(0) for images in (members, others)]
         note = f"loss of {len(members[1])} training and {len(others[1])} held-out images of the same classes"
@@ -170,6 +172,8 @@ class Attacks:
         self, name: str, vectors: torch.Tensor, classes: np.ndarray, clients: list[int], features: Compute
     ) -> list[Figure]:
         """Figures of an attack that takes samples with features near a vector shared for their class for members."""
+        if self.refusal:  # features by the clients' own models would each be in a space of their own
+            return [Figure(f"{name}.auc", None, note=self.refusal)]
         candidates, scores = self.candidates(clients, self._draw(name)), []
         for x, y in candidates:
             known = np.isin(y, classes)

@@ -110,7 +110,11 @@ def test_a_part_says_what_it_certifies(monkeypatch):
     assert not [figure for figure in figures if figure.name.startswith("fedprox")]
 
 
-def test_a_model_that_stays_at_the_clients_is_not_attacked():
-    figures = simulate(method="fedbn", model="fedpa-cnn", evaluation="clients").privacy
-    assert figures[0].value is None
-    assert "fedbn keeps what it predicts with" in figures[0].note
+def test_a_model_that_stays_at_the_clients_is_not_attacked_nor_used_to_attack_prototypes():
+    settings = {"method": "fedpa_reference+fedbn", "model": "fedpa-cnn", "evaluation": "clients"}
+    figures = simulate(**settings, **{"fedpa_reference.gen_steps": 2}).privacy
+    attacked = {figure.name: figure for figure in figures if not figure.name.endswith(".epsilon")}
+    assert attacked.keys() == {"model.auc", "fedpa_reference.auc"}
+    for figure in attacked.values():
+        assert figure.value is None
+        assert "fedbn keeps what it predicts with" in figure.note
