@@ -14,4 +14,5 @@ class FedGen(FedPA):
     lambda_po: float = field(default=0.0, init=False)
     lambda_po_floor: float = field(default=0.0, init=False)
     gamma_ad: float = field(default=0.0, init=False)
+    ad_reach: float | None = field(default=None, init=False)
     pairs: Literal["same", "different", "all"] = field(default="all", init=False)

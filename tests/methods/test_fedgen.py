@@ -28,6 +28,6 @@ def test_the_server_has_a_generator_and_no_prototypes():
 
 
 def test_what_makes_it_fedgen_is_no_setting():
-    for key in ("lambda_po", "gamma_ad", "pairs"):
+    for key in ("lambda_po", "gamma_ad", "ad_reach", "pairs"):
         with pytest.raises(InputError, match=rf"unknown setting --fedgen.{key.replace('_', '-')}"):
             configure(**{"method": "fedgen", f"fedgen.{key}": 1})
