@@ -28,11 +28,13 @@ class FedHKDReference(FedHKD):
         step_means.start(client.scratch[self.name], client, module.feature_size + module.head.out_features)
 
     def loss(self, client, step):
-        step_means.add(client.scratch[self.name], step, self.at_step(step))
+        if self.lambda_q or self.gamma_h:
+            step_means.add(client.scratch[self.name], step, self.at_step(step))
         return super().loss(client, step)
 
     def fused_loss(self, clients, step):
-        step_means.fused_add([client.scratch[self.name] for client in clients], step, self.at_step(step))
+        if self.lambda_q or self.gamma_h:
+            step_means.fused_add([client.scratch[self.name] for client in clients], step, self.at_step(step))
         return super().fused_loss(clients, step)
 
     def at_step(self, step) -> Tensor:

@@ -56,7 +56,7 @@ class FedPAReference(FedPA):
 
     def begin(self, client):
         super().begin(client)
-        step_means.start(client.scratch[self.name], client, client.model.module.feature_size)
+        step_means.start(client.scratch[self.name], client, client.model.module.feature_size if self.aligns else 0)
 
     def loss(self, client, step):
         if self.lambda_ge or self.lambda_po:

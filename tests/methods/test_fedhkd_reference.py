@@ -74,6 +74,18 @@ def test_a_client_sends_means_over_its_steps_of_its_larger_classes():
     np.testing.assert_allclose(upload.sum["knowledge"], counts[:, None] * expected, atol=2e-4)
 
 
+@pytest.mark.parametrize("fuse", [1, 3])
+def test_without_weights_no_knowledge_is_gathered(fuse, monkeypatch):
+    def add(*_):
+        raise AssertionError("averaged for nothing")
+
+    monkeypatch.setattr("raysim.methods.common.step_means.add", add)
+    monkeypatch.setattr("raysim.methods.common.step_means.fused_add", add)
+    off = {f"{NAME}.lambda_q": 0, f"{NAME}.gamma_h": 0}
+    plain = simulate(method="fedavg", fuse=fuse, rounds=1)
+    assert simulate(method=NAME, fuse=fuse, rounds=1, **off).model_sha256 == plain.model_sha256
+
+
 def test_averages_are_by_counts_and_a_class_without_is_zero():
     server = type("Server", (), {"state": {NAME: {}}})()
     part, local = FedHKDReference(), np.random.default_rng(0).normal(0, 1, (2, 3, 9))

@@ -156,6 +156,24 @@ def test_prototypes_are_means_over_the_local_steps_times_all_labels_and_counts_s
     np.testing.assert_allclose(upload.each["head"], module.head.weight.detach(), atol=1e-5)
 
 
+@pytest.mark.parametrize("fuse", [1, 3])
+def test_a_client_averages_no_features_where_no_term_needs_prototypes(fuse, monkeypatch):
+    """FedGen needs the counts alone; its uploads and the trained heads are as ever."""
+    widths, ends = set(), FedPAReference.end
+
+    def end(part, client):
+        widths.add((part.aligns, client.scratch[NAME]["sums"].shape[1]))
+        upload = ends(part, client)
+        seen = np.bincount(torch.cat([client.y[rows] for rows in client.batches()]), minlength=5)
+        assert upload.each["counts"].tolist() == (1 + seen).tolist()
+        return upload
+
+    monkeypatch.setattr(FedPAReference, "end", end)
+    for method in ("fedgen_reference", NAME):
+        simulate(method=method, fuse=fuse, rounds=1, **{f"{NAME}.gen_steps": 1})
+    assert widths == {(False, 0), (True, 64)}
+
+
 def test_the_generator_is_trained_with_the_last_rounds_prototypes_and_decays():
     """Two rounds of one step against float64 and torch's own unfused Adam."""
     runner = InProcess()

@@ -20,21 +20,23 @@ Scratch = dict[str, Any]
 
 
 def start(scratch: Scratch, client: "Client", width: int) -> None:
-    """Begin with nothing, for vectors of this width."""
+    """Begin with nothing, for vectors of this width; with a width of 0 samples are only counted."""
     scratch["sums"] = torch.zeros(client.classes, width, device=client.y.device)
     scratch["seen"] = torch.zeros(client.classes, device=client.y.device)
 
 
 def add(scratch: Scratch, step: "Step", vectors: Tensor) -> None:
     """Add the vectors of a step's real samples to the sums of their classes."""
-    sums, seen = class_sums(vectors.detach()[: len(step.real_y)], step.real_y, len(scratch["seen"]))
+    vectors = vectors.detach()[: len(step.real_y), : scratch["sums"].shape[1]]
+    sums, seen = class_sums(vectors, step.real_y, len(scratch["seen"]))
     scratch["sums"] += sums
     scratch["seen"] += seen
 
 
 def fused_add(scratches: list[Scratch], step: "FusedStep", vectors: Tensor) -> None:
     """The same for the clients of a fused step."""
-    each = fused_class_sums(replace(step, features=vectors), len(scratches[0]["seen"]))
+    classes, width = scratches[0]["sums"].shape
+    each = fused_class_sums(replace(step, features=vectors[..., :width]), classes)
     for scratch, sums, seen in zip(scratches, *each, strict=True):
         scratch["sums"] += sums
         scratch["seen"] += seen
