@@ -57,7 +57,7 @@ class Step:
 
     @property
     def real_features(self) -> torch.Tensor:
-        """The features of the samples that are in the batch as it was."""
+        """The features of the samples in the batch as it was; of their mixtures where a part has mixed the images."""
         return self.features if len(self.features) == len(self.real_y) else self.features[: len(self.real_y)]
 
 

@@ -149,7 +149,7 @@ class FusedStep:
 
     @property
     def real_features(self) -> torch.Tensor:
-        """The features of the samples that are in the batches as they were."""
+        """The features of the samples in the batches as they were; of their mixtures where a part has mixed images."""
         real = self.real_y.shape[1]
         return self.features if self.features.shape[1] == real else self.features[:, :real]
 

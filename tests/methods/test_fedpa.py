@@ -310,7 +310,7 @@ def test_labels_follow_the_counts():
     assert noise.std().item() == pytest.approx(1, abs=0.02)
 
 
-def test_table_5_class_distances_by_hand():
+def test_distances_of_pairs_within_and_between_classes_by_hand():
     features = torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]])
     intra, inter = class_distances(features, torch.tensor([1, 1, 0]))
     assert intra.item() == 5
