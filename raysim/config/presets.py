@@ -12,7 +12,7 @@ class Preset:
     settings: dict[str, Any]
 
 
-# HFMDS-FL (arXiv 2308.04761), section V and table 1. The rounds, the active clients and the range of the pixels of its
+# HFMDS-FL (arXiv 2308.04761), section 6 and table 1. The rounds, the active clients and the range of the pixels of its
 # table 2 are not given; with these FedAvg is near the paper's on CIFAR-10 (docs/results.md).
 _HFMDS_PAPER = {
     "model": "hfmds-cnn", "clients": 20, "active": 10, "rounds": 60, "weighting": "uniform", "normalise": "half",
@@ -28,9 +28,9 @@ _FEDPA_PAPER = {
 }  # fmt: skip
 
 # The same by the authors' published code, which gave the figures: E = 20 is mini-batch steps, every client takes part.
-# It keeps 1,500 images per class of MNIST and FashionMNIST, half of EMNIST, and a client may have up to as much as an
-# even share of half the dataset (so twice that of a quarter); clients have at least 10 samples, outside MNIST 10 per
-# class.
+# It keeps at most 1,500 images per class of MNIST and FashionMNIST, where we keep a quarter of each class (of MNIST
+# 1,355 to 1,686), and half of EMNIST. A client may have up to as much as an even share of half the dataset (so twice
+# that of a quarter); clients have at least 10 samples, outside MNIST 10 per class.
 _FEDPA_REFERENCE = {
     "model": "fedpa-cnn", "clients": 20, "active": 20, "rounds": 200, "weighting": "samples",
     "batch_size": 32, "local_steps": 20, "drop_last": True, "optimizer": "sgd", "lr": 0.01, "lr_decay": 0.99,
@@ -134,7 +134,8 @@ PRESETS: dict[str, Preset] = {
         | {"fedpa_reference.gen_lr": 1e-4},
     ),
     "fedpa-celeba-reference": Preset(
-        "FedPA table II as its authors' code computes it, CelebA iid (attribute and image size are our reading)",
+        # The code has 25 devices of ten celebrities each, and pixels from 0 to 255.
+        "FedPA table II as its authors' code computes it, CelebA iid (attribute, clients and pixels are our reading)",
         {"method": "fedpa_reference+fedbn", "dataset": "celeba"}
         | _FEDPA_REFERENCE
         | {

@@ -106,7 +106,7 @@ def _hfmds(dataset: str, classes: int, losses: tuple[float, ...], figures: tuple
     }  # fmt: skip
 
 
-# -- FedPA: by the paper's formulas, and (-reference) by its authors' code, which keeps batch-norm at the clients ----
+# -- FedPA: by the paper's formulas, and (-reference) by its authors' code, whose clients keep batch-norm's statistics -
 
 _FEDPA_COLUMNS = {"mnist": _dirichlet(0.1, 1), "emnist": _dirichlet(0.1, 1), "fashion": _dirichlet(0.3, 1)}
 # Its other methods have the settings of its authors' code, for which the paper's text gives none.
@@ -168,6 +168,8 @@ def _fedpa(suffix: str, methods: Axis, part: str, how: str) -> dict[str, Sweep]:
     some = {name: methods[name] for name in _TABLE_III.split()}
     return found | {
         f"fedpa-table2-celeba{suffix}": Sweep(f"FedPA table II on celeba{how}", celeba, (methods,)),
+        # Where not all clients are active, fedpa_reference departs from the code: that draws labels from all classes of
+        # the federation, we from those seen so far; it makes all prototypes anew in every round, we keep the last ones.
         f"fedpa-table3{suffix}": Sweep(
             f"FedPA table III: participation, EMNIST{how}", emnist, (some, _PARTICIPATION), _TABLE_III_FIGURES
         ),
