@@ -13,6 +13,8 @@ import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from raysim.config.presets import HFMDS_LETTER
+
 WINDOW = 8  # last rounds whose accuracies are averaged: with few classes per client single rounds vary
 WINDOWS = {"cifar10": 10, "hfmds-warm": 5}  # where it is another number
 
@@ -38,10 +40,7 @@ SEVERELY = {
 REAL = {"hfmds.share": "real"}
 # The synthesis before coarser images were added, with which the columns that name it were recorded.
 FORMER = {"hfmds.levels": 0, "hfmds.lr": 0.1}
-LETTER = {
-    "hfmds.layer": "features", "hfmds.match": "kl", "hfmds.label-weight": 1, "hfmds.tv": 0, "hfmds.noise": 1,
-    "hfmds.clamp": False, "hfmds.levels": 0, "hfmds.lr": 0.02, "hfmds.cam": "relu", "hfmds.mu": 0.5,
-}  # fmt: skip
+LETTER = {key.replace("_", "-"): value for key, value in HFMDS_LETTER.items()}
 AUTO = {"hfmds.match-weight": "auto"}
 BOTH = {"method": "hfmds+fedpa", "fedpa.lambda-ge": 0.5, "fedpa.lambda-po": 0.01, "fedpa.lambda-po-floor": 0}
 BOTH_BOUNDED = BOTH | {"fedpa.lambda-ge": 2, "fedpa.ad-reach": 1}  # as in the main job

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from benchmarks.report import table
+from raysim.config.presets import HFMDS_LETTER
 from raysim.data import load
 from raysim.data.normalisation import Normalisation
 from raysim.methods.common.features import class_sums
@@ -25,10 +26,7 @@ from raysim.models import build
 from raysim.privacy.psnr import psnr
 from raysim.privacy.recognition import recognised
 
-LETTER = {
-    "layer": "features", "match": "kl", "cam": "relu", "label_weight": 1.0, "tv": 0.0, "noise": 1.0, "clamp": False,
-    "levels": 0, "lr": 0.02,
-}  # fmt: skip
+LETTER = {key.removeprefix("hfmds."): value for key, value in HFMDS_LETTER.items()}
 VARIANTS = {
     "the paper's letter, 500 steps": LETTER | {"steps": 500},
     "the same, match-weight auto": LETTER | {"steps": 500, "match_weight": "auto"},

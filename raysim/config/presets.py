@@ -42,12 +42,16 @@ _FEDPA_REFERENCE_FASHION = {
     "dataset": "fashion_mnist", "beta": 0.3, "fraction": 0.25, "min_samples": 100, "quota": 2.0,
 }  # fmt: skip
 
-# HFMDS-FL table 1: B_g, T_g, T_d, α, μ, λ; the synthesis by the paper's letter, which is not the default.
-_HFMDS_SETTINGS = {
-    "hfmds.per_client": 100, "hfmds.steps": 500, "hfmds.every": 20, "hfmds.alpha": 0.1, "hfmds.mu": 0.5,
-    "hfmds.momentum": 0.5, "hfmds.lr": 0.02, "hfmds.match": "kl", "hfmds.match_weight": 1.0, "hfmds.temperature": 1.0,
+# HFMDS-FL's synthesis by the paper's letter, which is not the default.
+HFMDS_LETTER = {
+    "hfmds.mu": 0.5, "hfmds.lr": 0.02, "hfmds.match": "kl", "hfmds.match_weight": 1.0, "hfmds.temperature": 1.0,
     "hfmds.cam": "relu", "hfmds.layer": "features", "hfmds.label_weight": 1.0, "hfmds.noise": 1.0, "hfmds.tv": 0.0,
-    "hfmds.clamp": False, "hfmds.levels": 0, "hfmds.first": "every",
+    "hfmds.clamp": False, "hfmds.levels": 0,
+}  # fmt: skip
+# HFMDS-FL table 1: B_g, T_g, T_d, α, λ.
+_HFMDS_SETTINGS = HFMDS_LETTER | {
+    "hfmds.per_client": 100, "hfmds.steps": 500, "hfmds.every": 20, "hfmds.alpha": 0.1, "hfmds.momentum": 0.5,
+    "hfmds.first": "every",
 }  # fmt: skip
 
 # FedDPMS (CVPR workshops 2023), section 4.1; n, λ, α and σ, of its missing supplement, from the authors' code (whose

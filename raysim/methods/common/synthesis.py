@@ -95,7 +95,7 @@ class ImageSynthesis:
         """The noise that images of this shape [N, C, H, W] start from."""
         sides = [-(-side // self.coarse) for side in shape[2:]]
         drawn = stream.standard_normal((*shape[:2], *sides), dtype=np.float32)
-        return torch.from_numpy(drawn) if self.noise == 1 else self.noise * torch.from_numpy(drawn)
+        return self.noise * torch.from_numpy(drawn)
 
     def synthesise(
         self, module: Any, real: Tensor, labels: Tensor, prototypes: Tensor | None, start: Tensor,
