@@ -16,7 +16,7 @@ def test_every_preset_resolves_and_a_flag_wins_over_it(name):
     assert all(settings[key] == value for key, value in preset.items())
 
 
-# What the papers, and their authors' code, set: typed from the specification of the project, not from the presets.
+# What the papers and their authors' code set, typed from these and not from the presets.
 _FEDPA = {
     "clients": 20, "active": 10, "rounds": 200, "local_epochs": 20, "local_steps": None, "drop_last": False,
     "batch_size": 32, "optimizer": "adam", "lr": 3e-4, "lr_decay": 1.0, "weighting": "samples", "seed": 3,
