@@ -201,15 +201,6 @@ def check_model(config: RunConfig, dataset: Dataset) -> None:
         fused.check(module, config.model, dataset.shape)
 
 
-def check_graphs(config: RunConfig) -> None:
-    """Raise an InputError if steps are to be replayed in this process and its device cannot."""
-    if config.cuda_graphs:
-        from raysim.training.device import prepare_torch
-        from raysim.training.graphs import check_device
-
-        check_device(prepare_torch(config))
-
-
 def sources(config: RunConfig, dataset: Dataset, start: np.ndarray | None) -> dict[str, str]:
     """Digests of what is the user's own in a run: its first weights, sources of model and partition, data in memory."""
     partitioner = config.partitioner()
@@ -261,7 +252,6 @@ def connected_runner(
     if config.in_process:
         from raysim.engine.in_process import InProcess
 
-        check_graphs(config)
         with _stopped_afterwards(InProcess()) as runner:
             yield runner, "in one process"
         return

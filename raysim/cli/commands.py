@@ -117,8 +117,8 @@ def doctor(words: Words) -> None:
 
     It prints what Ray and torch see: versions, driver, memory, MPS, whether the token is on. Every node reads what
     every other has in its object store, which needs its ports. Then it trains one client on every GPU, twice: bits must
-    repeat, agree on all GPUs of a kind, and be the CPU's but for rounding; and once more with --cuda-graphs, for the
-    same bits. Exit code 1 and a line if something is wrong.
+    repeat, agree on all GPUs of a kind, and be the CPU's but for rounding. Exit code 1 and a line if something is
+    wrong.
     """
     if words:
         raise InputError(f"doctor takes no settings, and was given '{words[0]}'")
@@ -135,7 +135,6 @@ def doctor(words: Words) -> None:
         Reporter().say(
             f"{one.name}: {facts}\n  self-test: {one.seconds:.1f} s, {one.sha256[:16]}, "
             f"{'repeats itself' if one.repeats else 'differs from itself'}, {one.apart:.0e} from the CPU's update"
-            + {None: "", True: ", replays", False: ", replays differently"}[one.replays]
         )
     from raysim.engine.self_test import faults
 

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from raysim.data import partitions
 from raysim.data.partitions import Partitioner
-from raysim.definitions import is_own
 from raysim.errors import InputError
-from raysim.methods.base import Part, can_fuse, can_replay
+from raysim.methods.base import Part, can_fuse
 from raysim.rng import stream
 from raysim.settings import as_dict, flag, formerly, setting, setting_fields
 
@@ -166,9 +165,6 @@ class RunConfig(_PartitionSettings):
         "float32", "precision of local training: tf32 for products and convolutions on GPUs, or bf16 by autocast"
     )
     compile: Literal["no", "yes"] = setting("no", "compile the local forward pass with torch.compile")
-    cuda_graphs: bool = setting(
-        False, "on GPUs, capture local steps of whole batches once and replay them; not with every method"
-    )
     in_process: bool = setting(
         False, "run everything in this process, without Ray, for a debugger; the result is the same",
         decides_result=False,
@@ -264,9 +260,8 @@ def why_not_fused(config: RunConfig) -> str | None:
         return "--actor-per-client leaves an actor one client"
     if alone := [part.name for part in config.parts if not can_fuse(part)]:
         return f"the loss of {alone[0]} is written for one client at a time"
-    for key, without in (("compile", "no"), ("cuda_graphs", False)):
-        if getattr(config, key) != without:
-            return f"it has a step of its own, which {flag(key)} does not know"
+    if config.compile != "no":
+        return "it has a step of its own, which --compile does not know"
     return None
 
 
@@ -285,8 +280,6 @@ def check(config: RunConfig) -> RunConfig:
         raise InputError(f"--method {alone[0]} keeps what it predicts with at the clients; add --evaluation clients")
     if config.fuse_size > 1 and (reason := why_not_fused(config)):
         raise InputError(f"--fuse: {reason}; use --fuse 1")
-    if config.cuda_graphs:
-        _check_graphs(config)
     for key in ("stop_accuracy", "patience"):
         if getattr(config, key) is not None and not config.eval_every:
             raise InputError(f"{flag(key)} needs the accuracy of rounds before the last; give --eval-every 1")
@@ -295,13 +288,3 @@ def check(config: RunConfig) -> RunConfig:
     if config.active is None:
         config = dataclasses.replace(config, active=config.clients)
     return config
-
-
-def _check_graphs(config: RunConfig) -> None:
-    """Raise an InputError if a local step of this configuration is not one that --cuda-graphs can capture."""
-    if config.compile != "no":
-        raise InputError("--cuda-graphs replays the step as it is, --compile makes another of it; leave one out")
-    if is_own(config.model):
-        raise InputError(f"--cuda-graphs: --model {config.model} may draw or decide in a step; leave one out")
-    if others := [part.name for part in config.parts if not can_replay(part)]:
-        raise InputError(f"--cuda-graphs: {others[0]} decides or draws something in every step; leave one out")

@@ -29,7 +29,6 @@ from raysim.tensors import size_in_bytes, to_host
 from raysim.training import fused
 from raysim.training.client import PERSONAL, Client, begin, forward, split_labelled, train
 from raysim.training.device import compiled, peak_memory, trouble_of
-from raysim.training.graphs import Graphs
 from raysim.training.profiling import FlopCounter, profiling
 
 LONE_SAMPLE = "Expected more than 1 value per channel when training"  # torch's batch-norm, of a batch of one
@@ -67,7 +66,6 @@ class ClientWork:
         fuse = self.config.fuse_size
         self.stack = fused.Stack(hosted.model, fuse, self.config.model) if fuse > 1 else None
         self.forward = compiled(forward, self.config, hosted.device)
-        self.graphs = Graphs(hosted.model) if self.config.cuda_graphs else None
         self.reader = ChunkReader(hosted.data.clients)
         self.prefetch = Prefetch.on(hosted.device, self.reader.read)
         self.sums = ExactSums()
@@ -116,10 +114,9 @@ class ClientWork:
             self._seed_model(client)
             with self._counted(client_id) as counter, self._profiled(client_id):
                 self.hosted.load(client.global_weights, self.hosted.personal_mask(), client.state)
-                terms = train(client, self.graphs)
+                terms = train(client)
                 weight, uploads = self._end(client)
-            replayed = self.graphs.uncounted if self.graphs and counter else 0.0
-            return [self._trained(Trained(client, terms, weight, uploads, _flops(counter) + replayed))]
+            return [self._trained(Trained(client, terms, weight, uploads, _flops(counter)))]
 
     def _train_together(
         self, stack: fused.Stack, group: Group, following: Group, states: ClientStates
@@ -320,8 +317,6 @@ class ClientWork:
                 raise
             log.warning("out of memory, trying once more: %s", error)
         self.prefetch.begin([])
-        if self.graphs:
-            self.graphs.drop()
         self.hosted.free_memory()  # outside of `except`: the error's traceback holds the tensors of what failed
         return work()
 

@@ -20,7 +20,6 @@ from raysim.rng import stream
 from raysim.tensors import to_device, to_host
 from raysim.training.client import Client, train
 from raysim.training.device import fingerprint, prepare_torch
-from raysim.training.graphs import CudaGraph, Graphs
 
 SHAPE, CLASSES, SAMPLES = (3, 32, 32), 10, 100
 NEAR = 1e-3  # of the CPU's update: a device may round otherwise, and not more than that
@@ -39,7 +38,6 @@ class Examined:
     repeats: bool  # whether a second training gave the same
     apart: float  # of the update from the CPU's, relative to its length
     seconds: float
-    replays: bool | None = None  # whether steps replayed by --cuda-graphs gave the same; None: the device has none
 
     @property
     def name(self) -> str:
@@ -54,7 +52,6 @@ def examine(node: str, gpu: str | None) -> Examined:
     began = time.monotonic()
     first, again = trained(device), trained(device)
     seconds = time.monotonic() - began
-    replays = bool((trained(device, replayed=True) == first).all()) if CudaGraph.is_for(device) else None
     expected = trained(torch.device("cpu")) if device.type != "cpu" else first
     start = _model(torch.device("cpu")).weights.numpy()
     apart = float(np.linalg.norm(first - expected) / np.linalg.norm(expected - start))
@@ -67,11 +64,10 @@ def examine(node: str, gpu: str | None) -> Examined:
         bool((first == again).all()),
         apart,
         seconds,
-        replays,
     )
 
 
-def trained(device: torch.device, replayed: bool = False) -> np.ndarray:
+def trained(device: torch.device) -> np.ndarray:
     """The weights after one client's local training on images made here; the same on every machine but for rounding."""
     config = resolve([("self-test", SETTINGS)])
     draw = stream(7, "self-test")
@@ -79,8 +75,7 @@ def trained(device: torch.device, replayed: bool = False) -> np.ndarray:
     y = to_device(draw.integers(CLASSES, size=SAMPLES), device)
     model = _model(device)
     x = x.contiguous(memory_format=torch.channels_last)
-    graphs = Graphs(model) if replayed else None
-    train(Client(0, 1, config, CLASSES, model, model.weights.clone(), x, y, {}, {}), graphs)
+    train(Client(0, 1, config, CLASSES, model, model.weights.clone(), x, y, {}, {}))
     return to_host(model.weights).copy()
 
 
@@ -119,8 +114,6 @@ def faults(found: list[Examined]) -> list[str]:
     for one in found:
         if not one.repeats:
             lines.append(f"{one.name}: the same training gave different bits; equal hashes cannot be promised there")
-        if one.replays is False:
-            lines.append(f"{one.name}: replayed steps gave other bits than steps one by one; no --cuda-graphs there")
         if not one.apart <= NEAR:
             lines.append(f"{one.name}: its training is {one.apart:.1e} of the update off the CPU's; do not use it")
     kinds: dict[tuple[tuple[str, Any], ...], list[Examined]] = {}

@@ -24,17 +24,6 @@ if TYPE_CHECKING:
     from raysim.training.fused import FusedStep, Stack
 
 
-STEP_HOOKS = {
-    "begin",
-    "batch",
-    "next_draws",
-    "extra",
-    "ce_weight",
-    "loss",
-    "pull",
-}  # that decide what a local step does
-
-
 @dataclass
 class Upload:
     """The upload of one client for one part, besides the model.
@@ -184,7 +173,6 @@ class Part:
 
     reported = True  # whether the part's loss term is among the metrics
     adds_samples = False  # whether `batch` may add --unlabelled-batch samples to a batch
-    replayable = False  # whether its local steps can be replayed as CUDA graphs (`can_replay`)
     replies_with_model = True  # whether clients need the global model in the part's exchanges, and so download it
 
     def reply(self, clients: list[Client]) -> list[Upload]:
@@ -197,12 +185,6 @@ class Part:
     def batch(self, client: Client, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The batch to train on in a local step, passed on from part to part; y may become soft labels."""
         return x, y
-
-    def next_draws(self, client: Client) -> None:
-        """Put what `begin` has drawn for a local step into `client.scratch`, for `loss`; not asked for with --fuse.
-
-        A loss that takes it by itself cannot be replayed (`can_replay`).
-        """
 
     def extra(self, client: Client) -> torch.Tensor | None:
         """Images to pass through the network in a local step beside the batch; not asked for with --fuse.
@@ -269,18 +251,6 @@ def balanced_group(clients: int, most: int) -> int:
     """
     groups = 4 * math.ceil(clients / (4 * most))
     return math.ceil(clients / groups)
-
-
-def can_replay(part: Part) -> bool:
-    """Whether a local step with the part can be captured and replayed (--cuda-graphs): the part must say so.
-
-    `loss` and `pull` are called for a first step only, a few times in vain; the other hooks as always. So these two may
-    read the step, settings, and the part's own tensors in `client.scratch`, `client.state` and `client.broadcast`, of
-    the same sizes at all clients; they may add to tensors in `client.scratch`, in place. The class that overrides
-    a hook of the step says `replayable = True`; one derived from it that overrides another says it again.
-    """
-    definer = next(cls for cls in type(part).__mro__ if STEP_HOOKS & vars(cls).keys())
-    return definer is Part or bool(vars(definer).get("replayable"))
 
 
 def can_fuse(part: Part) -> bool:

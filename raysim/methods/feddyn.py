@@ -18,8 +18,6 @@ class FedDyn(Part):
     stationary point is that of the loss over all samples.
     """
 
-    replayable = True
-
     alpha: float = setting(0.01, "weight of the quadratic term (α)", above=0)
 
     def pull(self, clients, weights, start):

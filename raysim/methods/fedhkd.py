@@ -18,7 +18,6 @@ from raysim.training.client import Client
 class FedHKD(Part):
     """FedHKD: per-class mean features and soft predictions, averaged by the server, as targets for the clients."""
 
-    replayable = True
     updates_models = False
 
     lambda_q: float = setting(0.05, "weight of the head's distance to the soft predictions (λ)", minimum=0)

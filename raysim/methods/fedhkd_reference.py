@@ -15,8 +15,6 @@ from raysim.settings import setting
 class FedHKDReference(FedHKD):
     """FedHKD as in FedPA's code: mean squared errors, noise 0.02, knowledge from a client's larger classes only."""
 
-    replayable = True
-
     noise: float = setting(0.02, "standard deviation of the noise added to a client's mean features", minimum=0)
     least: float = setting(
         0.25, "share of a client's samples that a class must have for its knowledge to count", minimum=0, maximum=1

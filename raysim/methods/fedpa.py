@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 class FedPA(Part):
     """FedPA: features aligned with global prototypes, and a head also trained on hard generated features."""
 
-    replayable = True
     updates_models = False
 
     lambda_ge: float = setting(
@@ -91,10 +90,8 @@ class FedPA(Part):
     # -- client; the broadcast is empty in the first round -----------------------------------------------------------
 
     def begin(self, client):
-        """The weights are tensors, since a number would be the same in all replays of a step."""
         weights = {name: self.at(name, client.t) for name in ("lambda_ge", "lambda_po")}
-        device = client.y.device
-        scratch = {name: torch.full((), weight, device=device) for name, weight in weights.items() if weight}
+        scratch = {name: weight for name, weight in weights.items() if weight}
         if "generator" in client.broadcast[self.name] and "lambda_ge" in scratch:
             scratch["made"] = self.generated(client)
         client.scratch[self.name] = scratch
@@ -111,15 +108,11 @@ class FedPA(Part):
         noise, labels = (torch.cat(drawn).to(client.y.device) for drawn in zip(*draws, strict=True))
         return gen.in_blocks(generator, noise, labels, size)
 
-    def next_draws(self, client):
-        if "made" in (scratch := client.scratch[self.name]):
-            scratch["generated"] = next(scratch["made"])
-
     def loss(self, client, step):
         """λ_ge·L_ge (eq. 11) + λ_po·L_po (eq. 10)."""
         broadcast, scratch, terms = client.broadcast[self.name], client.scratch[self.name], []
-        if "generated" in scratch:
-            generated, labels = scratch["generated"]
+        if "made" in scratch:
+            generated, labels = next(scratch["made"])
             terms.append(scratch["lambda_ge"] * F.cross_entropy(client.model.module.head(generated), labels))
         if "prototypes" in broadcast and "lambda_po" in scratch:
             distances = self.distance(step.real_features, step.real_y, broadcast["prototypes"], broadcast["known"])

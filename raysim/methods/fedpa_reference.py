@@ -38,8 +38,6 @@ def mean_diversity(made: Tensor, labels: Tensor, noise: Tensor, pairs: str = "di
 class FedPAReference(FedPA):
     """FedPA as in its authors' code: squared distances, uniform noise and labels, prototypes from the local steps."""
 
-    replayable = True
-
     lambda_ge_floor: float = setting(1e-4, "lowest value of lambda_ge", minimum=0)
     gamma_fid_floor: float = setting(1e-4, "lowest value of gamma_fid", minimum=0)
     pairs: Literal["same", "different", "all"] = setting("different", "labels of the pairs that diversity keeps apart")

@@ -12,8 +12,6 @@ from raysim.settings import setting
 class FedProx(Part):
     """FedProx: adds μ/2·‖w − w_t‖² to the local loss."""
 
-    replayable = True
-
     mu: float = setting(0.01, "weight of the proximal term (μ)", minimum=0)
 
     def idle(self, config, sizes):

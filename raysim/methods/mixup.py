@@ -21,7 +21,7 @@ class Mixup(Part):
     With --labelled, unlabelled images join the batch if the round's global model gives them a confident pseudo-label.
     """
 
-    adds_samples = replayable = True
+    adds_samples = True
 
     beta: float = setting(
         1.0,

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 class NaiveMix(Part):
     """NaiveMix: mixup with means of M images and of their labels, which all clients share before the first round."""
 
-    replayable = True
     replies_with_model = False  # means are of pixels
 
     mean_of: int = setting(2, "samples in each shared mean (M)", minimum=2)

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 class Scaffold(Part):
     """SCAFFOLD: every local gradient is corrected by c − c_k, the federation's mean gradient less the client's own."""
 
-    replayable = True
     updates_models = False
 
     def check(self, config):

@@ -25,7 +25,6 @@ from raysim.training.shared_images import SharedImages
 
 if TYPE_CHECKING:
     from raysim.config import RunConfig
-    from raysim.training.graphs import Graphs
 
 PERSONAL = "personal"  # key of a client's own parameters in its state, beside the names of the parts
 
@@ -33,13 +32,12 @@ Forward = Callable[[Any, torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...]]
 
 
 class Inputs(NamedTuple):
-    """What a local step is computed from: the batch as parts have changed it and as it was, and images they add."""
+    """What a local step is computed from: the batch as parts have changed it and as it was."""
 
     x: torch.Tensor
     y: torch.Tensor
     real_x: torch.Tensor
     real_y: torch.Tensor
-    extras: dict[str, torch.Tensor] | None = None  # None: parts have yet to be asked
 
 
 @dataclass
@@ -201,17 +199,16 @@ def begin(client: Client) -> None:
         part.begin(client)
 
 
-def train(client: Client, graphs: Graphs | None = None) -> dict[str, float]:
+def train(client: Client) -> dict[str, float]:
     """Do the local steps, and return the mean of each loss term; the model then has the trained weights.
 
     Nothing is copied to the device in a step, and nothing waits for it: all draws are uploaded before the first.
-    With `graphs`, steps of whole batches are replayed.
     """
     model, config = client.model, client.config
     begin(client)
     # The optimiser goes parameter by parameter, and no gradients stay between steps: each is written once, where one
     # flat gradient would be cleared and added to. That saves 4 % of a step of hfmds-cnn.
-    optimizer = graphs.begin(client) if graphs else make_optimizer(model.parameters, config, client.t)
+    optimizer = make_optimizer(model.parameters, config, client.t)
     reported: dict[str, list[torch.Tensor]] = {}
     one = torch.ones((), device=model.device)  # the gradient of the loss, which torch would make anew in every step
     for indices in upload_all(client.batches(), model.device):
@@ -219,11 +216,8 @@ def train(client: Client, graphs: Graphs | None = None) -> dict[str, float]:
         for part in config.parts:
             x, y = part.batch(client, x, y)
         inputs = Inputs(x, y, real_x, real_y)
-        if graphs and len(indices) == config.batch_size:
-            terms = graphs.step(client, inputs, one)
-        else:
-            terms = add_gradients(client, inputs, optimizer, one)
-            optimizer.step()
+        terms = add_gradients(client, inputs, optimizer, one)
+        optimizer.step()
         for name, term in terms.items():
             reported.setdefault(name, []).append(term)
     model.module.eval()
@@ -252,20 +246,13 @@ def ce_weight(client: Client) -> float:
     return math.prod(part.ce_weight(client) for part in client.config.parts)
 
 
-def added_images(client: Client) -> dict[str, torch.Tensor]:
-    """The images that parts add to a local step, by part, after all have taken what was drawn for it."""
-    for part in client.config.parts:
-        part.next_draws(client)
-    return {part.name: more for part in client.config.parts if (more := part.extra(client)) is not None}
-
-
 def forward_all(client: Client, inputs: Inputs) -> Step:
     """The step as the parts see it.
 
     Images that parts add go through the network together with the batch, unless it has batch-norm.
     """
     module, x, y = client.model.module, inputs.x, inputs.y
-    extras = added_images(client) if inputs.extras is None else inputs.extras
+    extras = {part.name: more for part in client.config.parts if (more := part.extra(client)) is not None}
     together = extras and not client.model.mixes_samples
     everything = torch.cat([x, *extras.values()]) if together else x
     features, logits, ce, *others = client.forward(module, everything, y)

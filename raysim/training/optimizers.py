@@ -32,16 +32,6 @@ class Optimizer(ABC):
         if rows:
             self.update(*([*column] for column in zip(*rows, strict=True)))
 
-    @torch.no_grad()
-    def reset(self) -> None:
-        """Forget all steps, in the same memory."""
-        for tensor in self.state():
-            tensor.zero_()
-
-    @abstractmethod
-    def state(self) -> list[Tensor]:
-        """What it remembers of its steps."""
-
     @abstractmethod
     def remembered(self, i: int, gradient: Tensor) -> list[Tensor]:
         """What it remembers of a parameter's steps, and updates with it."""
@@ -83,9 +73,6 @@ class Sgd(Optimizer):
         self.settings |= {"dampening": 0.0, "nesterov": False, "maximize": False, "is_first_step": False}
         self.velocities: dict[int, Tensor] = {}
 
-    def state(self) -> list[Tensor]:
-        return [*self.velocities.values()]
-
     def remembered(self, i: int, gradient: Tensor) -> list[Tensor]:
         if not self.settings["momentum"]:
             return []
@@ -115,9 +102,6 @@ class Adam(Optimizer):
         }
         self.settings |= {"amsgrad": False, "maximize": False, "fused": True}
         self.moments = moments or [fresh_moments(parameter) for parameter in parameters]
-
-    def state(self) -> list[Tensor]:
-        return [tensor for moments in self.moments for tensor in moments.values()]
 
     def remembered(self, i: int, gradient: Tensor) -> list[Tensor]:
         return [self.moments[i][name] for name in ("exp_avg", "exp_avg_sq", "step")]

@@ -15,7 +15,6 @@ def test_the_training_repeats_itself_and_learns_something():
     found = self_test.examine("0123456789", None)
     assert found.repeats
     assert found.apart == 0  # it is the CPU's own
-    assert found.replays is None  # which has no graphs
     assert found.fingerprint["device"] == "cpu"
     assert found.name == "node 01234567"
 
@@ -29,7 +28,6 @@ def test_good_devices_have_no_faults():
     ("wrong", "words"),
     [
         ({"repeats": False}, "GPU 1 of node node1: the same training gave different bits"),
-        ({"replays": False}, "GPU 1 of node node1: replayed steps gave other bits"),
         ({"apart": 0.5}, "GPU 1 of node node1: its training is 5.0e-01 of the update off"),
         ({"apart": np.nan}, "off the CPU's; do not use it"),
         ({"sha256": "cccc2222"}, "devices of one kind disagree in the last bits: GPU 0 of node node1 aaaa1111, GPU 1"),

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from functools import partial
 
 from raysim.models.convolution import DeepConv2d, ImageConv2d
-from tests.gpu import COUNTS, counted, graphs, lowered
+from tests.gpu import COUNTS, counted, lowered
 from tests.gpu.mistakes import caught
 from tests.gpu.runs import Found, examined, measured_runs, resumed
 
@@ -26,8 +26,6 @@ def everything(share: int = 0, of: int = 1) -> dict[str, dict]:
     return {
         "runs": {name: asdict(one) for name, one in found.items()},
         "mistakes": {} if share else caught(),
-        "graphs": {name: asdict(one) for name, one in graphs.everything(share, of).items()},
-        "untried": dict.fromkeys(graphs.untried()),
     }
 
 

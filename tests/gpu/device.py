@@ -19,10 +19,8 @@ from typing import Any
 
 import torch
 from torch.utils import _pytree
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
-
-from raysim.training.graphs import WARM_UP
 
 PACKAGE = str(Path(__file__).parents[2] / "raysim")
 AROUND = ("training/profiling.py",)  # files that are in between without meaning anything
@@ -76,20 +74,6 @@ class Log:
 
 
 LOG = Log()
-
-
-@dataclass
-class Operation:
-    """An operation as it was done while a graph was captured."""
-
-    func: Any
-    args: Any
-    kwargs: Any
-    to_device: bool
-    result: Any
-
-
-CAPTURED: list[list[Operation]] = []  # the graph that is being captured, if there is one
 
 
 def _place() -> str:
@@ -164,7 +148,6 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
         return device() if there[0] else func(*args)
     if not any(there) and not to_device:
         return func(*args, **kwargs)
-    events = len(LOG.events)
     if name in ("_to_copy", "copy_"):
         source, arrives = (there[0], to_device) if name == "_to_copy" else (there[1], there[0])
         LOG.add({(False, True): "upload", (True, False): "download"}.get((source, arrives), "launch"), name)
@@ -175,12 +158,7 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
         _check(name, args, tensors, there)
         if name not in SILENT:
             LOG.add("launch", name)
-    if CAPTURED and any(event.kind != "launch" for event in LOG.events[events:]):
-        raise WrongDevice(f"{name}: a copy or a wait while a graph is captured")
-    result = _computed(func, args, kwargs, to_device)
-    if CAPTURED:
-        CAPTURED[-1].append(Operation(func, args, kwargs, to_device, result))
-    return result
+    return _computed(func, args, kwargs, to_device)
 
 
 def _check(name: str, args: Any, tensors: list[torch.Tensor], there: list[bool]) -> None:
@@ -244,61 +222,3 @@ def watched() -> Iterator[Log]:
     finally:
         torch.__future__.set_overwrite_module_params_on_conversion(replace)
         torch._C._set_only_lift_cpu_tensors(lift)
-
-
-class Graph:
-    """A stand-in for raysim.training.graphs.CudaGraph: a replay does the captured operations again, in their memory.
-
-    As with CUDA's own, no Python of the captured work runs then, and its results mean nothing before.
-    """
-
-    captures = replays = 0
-
-    def __init__(self, device: torch.device):
-        self.operations: list[Operation] = []
-
-    @staticmethod
-    def is_for(device: torch.device) -> bool:
-        return device.type == NAME
-
-    @staticmethod
-    def wait_for(device: torch.device) -> None:
-        pass
-
-    def warm_up(self, work: Any) -> None:
-        for _ in range(WARM_UP):
-            work()
-
-    def capture(self, work: Any) -> Any:
-        CAPTURED.append(self.operations)
-        try:
-            result = work()
-        finally:
-            CAPTURED.pop()
-        Graph.captures += 1
-        given: set[int] = set()
-        made: dict[int, torch.Tensor] = {}
-        for one in self.operations:
-            given |= {place for place, _ in _memory((one.args, one.kwargs)) if place not in made}
-            made |= {place: tensor for place, tensor in _memory(one.result) if place not in given}
-        for tensor in made.values():  # CUDA would not have written them
-            _hosted(tensor).untyped_storage().fill_(255)  # of floating-point numbers: NaN
-        return result
-
-    def replay(self) -> None:
-        Graph.replays += 1
-        LOG.add("launch", "graph")
-        with _disable_current_modes():  # nobody sees what is inside
-            for one in self.operations:
-                again = _computed(one.func, one.args, one.kwargs, one.to_device)
-                for old, new in zip(*map(_pytree.tree_leaves, (one.result, again)), strict=True):
-                    if isinstance(old, OnDevice) and old is not new:
-                        _hosted(old).copy_(_hosted(new))
-        LOG.add("mark", "replay")
-
-
-def _memory(values: Any) -> Iterator[tuple[int, torch.Tensor]]:
-    """The tensors of the device among these values, with where their memory is."""
-    for leaf in _pytree.tree_leaves(values):
-        if isinstance(leaf, OnDevice):
-            yield leaf.untyped_storage().data_ptr(), leaf

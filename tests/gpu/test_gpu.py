@@ -70,19 +70,6 @@ def test_every_operation_was_looked_up():
     assert unknown == {}, "look up whether CUDA does them deterministically, and add them to tests/gpu/operations.py"
 
 
-def test_replayed_steps_are_bit_for_bit_those_done_one_by_one():
-    """With --cuda-graphs, by a stand-in that does the captured operations again; steps of other sizes are not."""
-    runs = found()["graphs"]
-    assert list(found()["untried"]) == [], "they say that steps can be replayed: add runs to tests/gpu/graphs.py"
-    mistaken = runs.pop("mistaken")
-    assert {name: one["error"] or one["differs"] for name, one in runs.items() if one["error"] or one["differs"]} == {}
-    assert [name for name, one in runs.items() if not one["replays"] > 2 * one["captures"] > 0] == []
-    assert [name for name, one in runs.items() if not one["eager"]] == []
-    assert runs["fedavg"]["launches"] == 6  # images and labels found and put in place, the graph, a copy of the loss
-    assert mistaken["differs"]
-    assert not mistaken["error"]
-
-
 def test_seeded_mistakes_are_caught():
     caught = found()["mistakes"]
     assert len(caught) == 6

@@ -387,7 +387,6 @@ def test_a_term_without_weight_is_not_computed():
     def term(**settings):
         part = FedPA(**settings)
         part.begin(client)
-        part.next_draws(client)
         return part.loss(client, step)
 
     assert term(lambda_ge=0, lambda_po=0) is None

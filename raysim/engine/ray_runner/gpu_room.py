@@ -12,7 +12,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from raysim.engine.ray_runner.actors import show_only
 from raysim.engine.ray_runner.cluster import actor_options
 from raysim.engine.ray_runner.plan import Node, Room, of_type
-from raysim.errors import InputError
 from raysim.training.drivers import machine_has_gpu
 
 if TYPE_CHECKING:
@@ -37,15 +36,12 @@ def with_room(config: RunConfig, nodes: list[Node], shape: tuple[int, int, int],
     It stays unknown where Ray's GPUs are logical or nobody answers: what is wrong there shows when actors start.
     """
     decided = (config.actors, config.actors_per_gpu, config.gpu_fraction, config.actor_per_client or None)
-    if any(value is not None for value in decided) and not config.cuda_graphs:
+    if any(value is not None for value in decided):
         return nodes
-    if config.cuda_graphs and not any(node.gpus for node in nodes):
-        raise InputError("--cuda-graphs needs GPUs by NVIDIA or AMD, and the cluster has none; leave it out")
     asked: dict[Any, str] = {}
     here = ray.get_runtime_context().get_node_id()
     for node in of_type(nodes, config.gpu_type):
         if node.id == here and not machine_has_gpu():  # known without the processes that it would take to ask
-            _refuse_graphs(config)
             continue
         where = NodeAffinitySchedulingStrategy(node.id, soft=False)
         look = _look.options(scheduling_strategy=where, **actor_options())
@@ -54,14 +50,7 @@ def with_room(config: RunConfig, nodes: list[Node], shape: tuple[int, int, int],
     for reference, room in _answers(list(asked)):
         if room is not None:
             rooms.setdefault(asked[reference], []).append(room)
-        else:
-            _refuse_graphs(config)
     return [replace(node, room=_tightest(rooms[node.id])) if node.id in rooms else node for node in nodes]
-
-
-def _refuse_graphs(config: RunConfig) -> None:
-    if config.cuda_graphs:
-        raise InputError("--cuda-graphs needs GPUs by NVIDIA or AMD, and Ray's are only logical; leave it out")
 
 
 def _answers(asked: list[Any]) -> list[tuple[Any, Room | None]]:

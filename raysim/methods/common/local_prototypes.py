@@ -13,7 +13,6 @@ from raysim.training.fused import FusedStep, Stack
 class LocalPrototypes(MixedTraining):
     """A part whose clients keep prototypes in their state, if it needs any: `prototypes` [classes], and the `known`."""
 
-    replayable = True
     momentum: float  # a setting of the subclass
 
     def keeps_prototypes(self, module: Any) -> bool:

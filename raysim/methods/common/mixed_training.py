@@ -11,7 +11,6 @@ from raysim.training.fused import FusedStep, Stack, cross_entropies, shared_batc
 class MixedTraining(Part):
     """A part that trains on α·CE(real) + (1 − α)·CE(synthetic) once it has shared images."""
 
-    replayable = True
     alpha: float  # a setting of the subclass
 
     def begin(self, client: Client) -> None:

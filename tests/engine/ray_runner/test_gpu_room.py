@@ -9,8 +9,7 @@ import torch
 from raysim.engine import gpu_memory
 from raysim.engine.ray_runner import cluster, gpu_room
 from raysim.engine.ray_runner.actors import ClientActor
-from raysim.engine.ray_runner.plan import Node, Room
-from raysim.errors import InputError
+from raysim.engine.ray_runner.plan import Room
 from raysim.training import device
 from tests.simulate import configure
 
@@ -67,13 +66,6 @@ class TestOnACluster:
         nodes = cluster.nodes()
         assert gpu_room.with_room(configure(), nodes, SHAPE, 5) == nodes
         assert ray.get(gpu_room._look.remote(configure(), SHAPE, 5)) is None
-        with pytest.raises(InputError, match=r"--cuda-graphs needs GPUs .* only logical; leave it out"):
-            gpu_room.with_room(configure(cuda_graphs=True, actors=2), nodes, SHAPE, 5)
-
-    def test_graphs_are_refused_by_whoever_is_asked(self, monkeypatch):
-        monkeypatch.setattr(gpu_room, "machine_has_gpu", lambda: True)  # here, but not where the task looks
-        with pytest.raises(InputError, match=r"--cuda-graphs needs GPUs .* only logical; leave it out"):
-            gpu_room.with_room(configure(cuda_graphs=True), cluster.nodes(), SHAPE, 5)
 
     def test_the_fullest_gpu_of_a_node_counts(self, monkeypatch):
         monkeypatch.setattr(gpu_room, "machine_has_gpu", lambda: True)
@@ -99,11 +91,6 @@ class TestOnACluster:
         nodes = cluster.nodes()
         assert gpu_room.with_room(configure(), nodes, SHAPE, 5) == nodes
         ray.kill(holder)
-
-
-def test_graphs_without_any_gpu_are_refused():
-    with pytest.raises(InputError, match=r"--cuda-graphs needs GPUs .* the cluster has none; leave it out"):
-        gpu_room.with_room(configure(cuda_graphs=True), [Node("a", 2, 0, GIB)], SHAPE, 5)
 
 
 @pytest.mark.parametrize(("share", "limits"), [(0.45, [0.45]), (0.0, [])])
