@@ -23,7 +23,7 @@ def load() -> dict[str, np.ndarray]:
         rows, columns = np.mgrid[-1:1:16j, -1:1:16j]
         away = np.abs(rows * np.cos(angle)[:, None, None] + columns * np.sin(angle)[:, None, None])
         x = np.clip(1 - 3 * away, 0, 1) + 0.1 * draw.random((count, 16, 16))
-        return {"x": np.clip(x, 0, 1), "y": y, "writer": writer}
+        return {"x": np.rint(255 * np.clip(x, 0, 1)).astype(np.uint8), "y": y, "writer": writer}
 
     train, test = strokes(1200), strokes(300)
     return train | {"x_test": test["x"], "y_test": test["y"]}

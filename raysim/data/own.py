@@ -7,6 +7,7 @@ training image. A dataset is given alone, as a pair (train, test), or as a dict 
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ EXPECTED = (
     "(train, test)"
 )
 AT_ONCE = 64  # encoded images in memory
+ROUNDED_AT_ONCE = 256  # images
+OFF = 1e-3  # of a level: more than arithmetic in float32 is off by
 
 
 def found(value: Any, where: str, columns: Columns) -> Found:
@@ -116,7 +119,7 @@ def _of_arrays(arrays: dict[str, Any], where: str, columns: Columns) -> Found:
 
 
 def _pixels(x: np.ndarray, where: str) -> np.ndarray:
-    """Images as uint8 [N, C, H, W], of which C may be last or missing, and floats from 0 to 1."""
+    """Return images as uint8 [N, C, H, W]; given may be C last or none, and floats from 0 to 1 that are such pixels."""
     if x.ndim == 3:
         x = x[:, None]
     if x.ndim == 4 and x.shape[1] not in (1, 3) and x.shape[3] in (1, 3):
@@ -125,13 +128,32 @@ def _pixels(x: np.ndarray, where: str) -> np.ndarray:
         raise wrong(f"{where}: shape {x.shape}; give images as [N, C, H, W] or [N, H, W, C] with 1 or 3 channels")
     if x.dtype == np.uint8:
         return x
-    if not np.issubdtype(x.dtype, np.number) and x.dtype != np.bool_:
+    if x.dtype.kind not in "biuf":
         raise wrong(f"{where}: {x.dtype}; give pixels as uint8, or as floats from 0 to 1")
     low, high = x.min(), x.max()
-    white = 1 if np.issubdtype(x.dtype, np.floating) or x.dtype == np.bool_ else 255
+    white = 1 if x.dtype.kind in "bf" else 255
     if not (low >= 0 and high <= white):  # also where one is not a number
         raise wrong(f"{where}: values from {low} to {high}; give pixels as uint8, or as floats from 0 to 1")
-    return np.rint(x * np.float64(255 / white)).astype(np.uint8)
+    pixels = np.empty(x.shape, np.uint8)
+    for start in range(0, len(x), ROUNDED_AT_ONCE):
+        levels = x[start : start + ROUNDED_AT_ONCE] * np.float64(255 / white)
+        rounded = np.rint(levels)
+        if x.dtype.kind == "f":
+            _check_levels(levels, rounded, max(OFF, 255 * float(np.finfo(x.dtype).eps) / 4), f"{where}: image", start)
+        pixels[start : start + ROUNDED_AT_ONCE] = rounded
+    return pixels
+
+
+def _check_levels(levels: np.ndarray, rounded: np.ndarray, tolerance: float, where: str, first: int) -> None:
+    """Refuse images, the first of which has this number, whose pixels are not among the 256 levels of a byte."""
+    between = np.argwhere(np.abs(levels - rounded) > tolerance)
+    if len(between):
+        value = levels[tuple(between[0])] / 255
+        raise wrong(
+            f"{where} {first + between[0][0]} has {value:g}, which is between two of the 256 levels of a pixel "
+            "(0, 1/255, …, 1); images are kept as uint8: where that loses nothing you need, round them yourself, "
+            "np.rint(255 * x).astype(np.uint8)"
+        )
 
 
 def _labels(y: np.ndarray, where: str) -> np.ndarray:
@@ -164,14 +186,15 @@ def _read_all(dataset: Any, where: str, what: str) -> tuple[np.ndarray, np.ndarr
     for i in range(count):
         try:
             image, label, *_ = dataset[i]
-            pixels, y[i] = np.asarray(image), int(label)
+            pixels, y[i] = np.asarray(image), operator.index(label)
         except Exception as error:
             raise wrong(f"{where}: {what} {i}: {described(error)}") from error
         if x is None:
             check_images_fit(count, (1, 1, pixels.size))
             x = np.empty((count, *pixels.shape), pixels.dtype)
-        if pixels.shape != x.shape[1:]:
-            raise wrong(f"{where}: {what} {i} has shape {pixels.shape}, others {x.shape[1:]}; make them alike")
+        if (pixels.shape, pixels.dtype) != (x.shape[1:], x.dtype):
+            given, first = f"{pixels.dtype} of shape {pixels.shape}", f"{x.dtype} of shape {x.shape[1:]}"
+            raise wrong(f"{where}: {what} {i} is {given}, the first {first}; make them alike")
         x[i] = pixels
     if x is None:
         raise wrong(f"{where}: it has no {what}s; give some")

@@ -62,6 +62,33 @@ def test_channels_may_be_last_floats_go_from_0_to_1_and_tensors_will_do():
     assert loaded((x[:, 0], y, x_test[:, 0], y_test)).shape == (1, 8, 8)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_floats_that_are_pixels_come_back_whatever_their_precision(dtype):
+    every = np.arange(256, dtype=np.uint8).reshape(4, 1, 8, 8).repeat(10, 0)
+    floats = (every / 255).astype(dtype)
+    assert np.array_equal(loaded((floats, np.arange(40) % 4) * 2).train.x, every)
+    copied = floats.astype(np.float64)  # with the errors of the type they were made in
+    if dtype != np.float16:
+        assert np.array_equal(loaded((copied, np.arange(40) % 4) * 2).train.x, every)
+
+
+def test_whole_numbers_and_truth_values_are_pixels():
+    x, y, *_ = arrays()
+    assert np.array_equal(loaded((x.astype(np.int32), y) * 2).train.x, x)
+    assert np.array_equal(loaded((x > 127, y) * 2).train.x, np.where(x > 127, 255, 0))
+
+
+@pytest.mark.parametrize("split", ["x", "x_test"])
+@pytest.mark.parametrize("signal", [0.001, 1e-5, 0.5 / 255])
+def test_floats_that_are_between_two_pixels_are_refused_and_not_rounded(split, signal):
+    value = dict(zip(("x", "y", "x_test", "y_test"), arrays(), strict=True))
+    value[split] = np.zeros((len(value[split]), 8, 8))
+    value[split][7, 2, 3] = signal
+    with pytest.raises(InputError, match=r"^[^\n]*$") as raised:
+        loaded(value)
+    assert f"{split}: image 7 has {signal:g}, which is between two of the 256 levels of a pixel" in str(raised.value)
+
+
 def test_without_a_test_split_a_part_is_held_out_and_sizes_count():
     x, y, *_ = arrays()
     data = loaded((x, y), train_size=12, image_size=16)
@@ -87,6 +114,9 @@ def test_other_data_has_another_digest():
         ({"x": np.full((40, 8, 8), 1.5)}, "x: values from 1.5 to 1.5"),
         ({"x": np.full((40, 8, 8), np.nan)}, "x: values from nan to nan"),
         ({"x": np.full((40, 8, 8), "a")}, "x: <U1; give pixels as uint8"),
+        ({"x": np.full((40, 8, 8), 1j)}, "x: complex128; give pixels as uint8"),
+        ({"x": np.full((40, 8, 8), 256)}, "x: values from 256 to 256"),
+        ({"x": np.full((40, 8, 8), -1)}, "x: values from -1 to -1"),
         ({"x": np.zeros((40, 64), np.uint8)}, "x: shape (40, 64)"),
         ({"x": np.zeros((0, 3, 8, 8), np.uint8)}, "x: shape (0, 3, 8, 8)"),
         ({"x_test": np.zeros((20, 1, 8, 8), np.uint8)}, "training images are 8x8 RGB, test images 8x8 grey"),
@@ -123,6 +153,16 @@ class Uneven(Broken):
         return torch.zeros(3, 8 + i // 5, 8), i % 2
 
 
+class Mixed(Broken):
+    def __getitem__(self, i):
+        return torch.zeros(3, 8, 8, dtype=torch.float32 if i == 4 else torch.uint8), i % 2
+
+
+class Halves(Broken):
+    def __getitem__(self, i):
+        return torch.zeros(3, 8, 8), i / 2
+
+
 def test_a_dataset_of_torch_gives_what_its_arrays_do():
     x, y, x_test, y_test = arrays()
     train, test = (TensorDataset(torch.from_numpy(a), torch.from_numpy(b)) for a, b in ((x, y), (x_test, y_test)))
@@ -140,7 +180,13 @@ def test_pictures_are_read_like_arrays():
 
 
 @pytest.mark.parametrize(
-    ("dataset", "message"), [(Broken(), "item 7: OSError: the disk is gone"), (Uneven(), "item 5 has shape (3, 9, 8)")]
+    ("dataset", "message"),
+    [
+        (Broken(), "item 7: OSError: the disk is gone"),
+        (Uneven(), "item 5 is float32 of shape (3, 9, 8), the first float32 of shape (3, 8, 8); make them alike"),
+        (Mixed(), "item 4 is float32 of shape (3, 8, 8), the first uint8 of shape (3, 8, 8); make them alike"),
+        (Halves(), "item 0: TypeError: 'float' object cannot be interpreted as an integer"),
+    ],
 )
 def test_a_dataset_that_fails_gives_one_line(dataset, message):
     with pytest.raises(InputError, match=r"^[^\n]*$") as raised:
