@@ -128,7 +128,7 @@ def run_at(config: RunConfig, out: Path, reporter: Reporter, mirror: Mirror | No
                     config, data, runner, actors, directory=directory, callbacks=callbacks, reporter=reporter,
                     prepared=prepared,
                 )  # fmt: skip
-                directory.write_models(result.models)  # before anything is drawn
+                directory.write_models(result.models, result.server_state)  # before anything is drawn
                 summary = summarise(config, result) | callbacks.on_result(result)
             except RaysimError as error:
                 runner.on_event("stopped", text=str(error))

@@ -41,6 +41,7 @@ class Result:
 
     models: list[dict[str, np.ndarray]]  # by parameter name; several where a method has several global models
     model_sha256: str
+    server_state: dict[str, dict[str, Any]]  # part -> what it kept at the server
     server_state_sha256: str
     shared: dict[str, pa.Table]  # part -> the dataset it shared last, in the store's memory
     history: list[RoundMetrics] = field(default_factory=list)
@@ -149,6 +150,7 @@ class Simulation:
         return Result(
             models=models,
             model_sha256=digest(models),
+            server_state=state,
             server_state_sha256=digest([state]),
             shared=shared,
             history=history,

@@ -37,6 +37,7 @@ from raysim.storage.formats import (
     read_summary,
 )
 from raysim.storage.lease import Lease, refuse_if_held
+from raysim.storage.server_state import write_state
 
 if TYPE_CHECKING:  # which imports Ray, and the command line sets Ray's environment before that
     from raysim.engine.simulation import Result
@@ -222,9 +223,10 @@ class RunDirectory:
         """Write privacy.json or measures.json."""
         write_atomically(self.path / name, to_json([asdict(figure) for figure in figures]))
 
-    def write_models(self, models: list[dict[str, np.ndarray]]) -> None:
-        """Write the final models."""
+    def write_models(self, models: list[dict[str, np.ndarray]], state: dict[str, dict[str, Any]]) -> None:
+        """Write the final models, and the parts' server state."""
         self.check_lease()
+        write_state(self.path, state)
         tensors = models[0] if len(models) == 1 else {f"{i}.{k}": v for i, m in enumerate(models) for k, v in m.items()}
         write_atomically(self.path / "model.safetensors", save(tensors))
 

@@ -16,8 +16,8 @@ from raysim.storage.formats import DamagedFile, is_event, read_json, read_json_l
 
 FILES = (
     "config.json", "metrics.jsonl", "events.jsonl", "summary.json", "timeline.jsonl", "model.safetensors",
-    "labels.png", "labels.csv", "synthetic.parquet", "synthetic.png", "pairs.png", "features.png", "features.json",
-    "privacy.json", "measures.json", "report.html", "log.txt",
+    "server_state.safetensors", "labels.png", "labels.csv", "synthetic.parquet", "synthetic.png", "pairs.png",
+    "features.png", "features.json", "privacy.json", "measures.json", "report.html", "log.txt",
 )  # fmt: skip
 BEFORE_CONFIG = ("events.jsonl", "log.txt", ".config.json.tmp", ".events.jsonl.tmp")  # what comes before config.json
 LOCK = ".lock"  # of `compare` and `sweep`, in the folder of their runs
