@@ -47,6 +47,7 @@ def test_links_lead_somewhere(page):
 @each_page
 def test_flags_exist(page, capsys):
     main(["run", "--help"])
+    main(["run", "--help", "all"])
     known = set(re.findall(r"--[\w.-]+", capsys.readouterr().out))
     commands = re.findall(r"\braysim run ([^`\n]*)", page.read_text())
     for flag in re.findall(r"--[a-z][\w.-]*", " ".join(commands)):

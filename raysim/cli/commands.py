@@ -14,8 +14,10 @@ from raysim import methods as all_methods
 from raysim.cli import HELP
 from raysim.config import (
     PRESETS,
+    TOPICS,
     RunConfig,
     by_topic,
+    essential,
     from_command_line,
     help_lines,
     load_layers,
@@ -70,10 +72,7 @@ def _count(command: str, name: str, text: str) -> int:
 
 
 def run(words: Words, defaults: dict[str, object] | None = None, beside: str | None = None) -> None:
-    """`raysim run [settings]`: one run, whose results are in its run directory.
-
-    With --method it shows the settings of that method, with --preset or --config those of the method they name.
-    """
+    """`raysim run [settings]`: one run, whose results are in its run directory."""
     if (config := _config("run", words, defaults)) is None:
         return
     out, summary = _run_one(config)
@@ -144,31 +143,56 @@ def doctor(words: Words) -> None:
 
 
 def _config(command: str, words: Words, defaults: dict[str, object] | None = None) -> RunConfig | None:
-    """The configuration that the words ask for; None if they ask for help."""
-    asked = [word for word in words if word not in HELP]
-    layers = load_layers(taken_over(from_command_line(asked)), defaults or {})
-    if len(asked) == len(words):
-        return resolve(layers)
-    methods = [str(values["method"]) for _, values in layers if "method" in values]
-    Reporter().say(f"{about(command)}\n")
-    Reporter().say("\n".join(_settings_help(methods[-1] if methods else None)))
+    """Return the configuration that the words ask for, or None if they ask for help, which is printed."""
+    at = next((i for i, word in enumerate(words) if word in HELP), None)
+    if at is None:
+        return resolve(load_layers(taken_over(from_command_line(words)), defaults or {}))
+    topic = words[at + 1] if at + 1 < len(words) and not words[at + 1].startswith("--") else None
+    rest = words[:at] + words[at + (2 if topic else 1) :]
+    if topic:
+        lines = _help_on(topic)
+    else:
+        layers = load_layers(taken_over(from_command_line(rest)), defaults or {})
+        methods = [str(values["method"]) for _, values in layers if "method" in values]
+        lines = [*about(command).splitlines(), "", *_short_help(methods[-1:])]
+    Reporter().say("\n".join(lines))
     return None
 
 
-def _settings_help(method: str | None) -> list[str]:
-    """The settings of a run: with a method, its own and no others."""
-    lines = ["settings (as --flags, or lines of a TOML file given with --config):"]
-    lines += [f"  {'--preset':28} start from a paper's settings; `raysim presets`"]
-    lines += [f"  {'--config':28} a TOML file of settings"]
-    for topic, fields in by_topic(RunConfig).items():
-        lines += ["", topic, *help_lines(fields)]
-    if method is None:
+def _short_help(methods: list[str]) -> list[str]:
+    """Return the settings that most people need, those of these methods, and where the others are."""
+    lines = help_lines(essential(RunConfig))
+    lines += ["  --preset        start from a paper's settings; `raysim presets` lists them"]
+    lines += ["  --config        start from a TOML file: a line per setting, a table per method", ""]
+    for method in methods:
+        for prefix, part in all_methods.part_classes(all_methods.expand(method)[0]).items():
+            lines += [_first_line(part), *help_lines(setting_fields(part), f"{prefix}."), ""]
+    lines += [f"  --help {word:10} {topic.heading}" for word, topic in TOPICS.items()]
+    return [*lines, "  --help METHOD     A method's settings; --help all: every setting"]
+
+
+def _help_on(topic: str) -> list[str]:
+    """Return the settings of a topic or of a method, or all there are."""
+    topics = by_topic(RunConfig)
+    if topic in topics:
+        return [TOPICS[topic].heading, *help_lines(topics[topic])]
+    if topic == "all":
         parts = {name: all_methods.part_class(name) for name in _parts()}
     else:
-        parts = all_methods.part_classes(all_methods.expand(method)[0])
+        try:
+            parts = all_methods.part_classes(all_methods.expand(topic)[0])
+        except InputError:
+            known = [*topics, "all", *all_methods.names()]
+            raise InputError(
+                f"--help: no topic or method '{topic}'{nearest(topic, known, '; see `run --help`')}"
+            ) from None
+        topics = {}
+    lines = []
+    for word, fields in topics.items():
+        lines += [TOPICS[word].heading, *help_lines(fields), ""]
     for prefix, part in parts.items():
-        lines += ["", _first_line(part), *help_lines(setting_fields(part), f"{prefix}.")]
-    return lines
+        lines += [_first_line(part), *help_lines(setting_fields(part), f"{prefix}."), ""]
+    return lines[:-1] or [all_methods.describe(topic)]
 
 
 def _first_line(part: type) -> str:
@@ -222,7 +246,7 @@ def _many(command: str, words: Words, further: dict[str, str] | None = None) -> 
         lines += [f"  {f'--{name}':28} {about}" for name, about in (further or {}).items()]
         lines += [f"  {'--at-once':28} runs at work together; by default one per GPU, or per CPU place"]
         lines += [f"  {'--out':28} folder of the runs and the table; the same command again goes on there", ""]
-        reporter.say("\n".join([f"raysim {command}: these, and every setting of `raysim run --help`", "", *lines]))
+        reporter.say("\n".join([f"raysim {command}: these, and every setting of `raysim run --help all`", "", *lines]))
         return
     wanted = grid.from_words(command, words)
     from raysim.experiments.scheduler import run_grid
@@ -371,8 +395,8 @@ def settings(words: Words) -> None:
         "# Settings\n\nWritten by `make docs` from the program. Each is a flag, a line of a TOML file (a part's in a "
         "table with\nits name) and may be in a preset; `--preset NAME` and `--config FILE` come first, later ones win.",
     ]
-    for topic, fields in by_topic(RunConfig).items():
-        sections += [f"## {topic}", markdown_table(fields)]
+    for word, fields in by_topic(RunConfig).items():
+        sections += [f"## {TOPICS[word].heading}", markdown_table(fields)]
     for name in _parts():
         table = markdown_table(setting_fields(all_methods.part_class(name)), f"{name}.")
         sections += [f"## {name}\n\n{all_methods.describe(name)}", table]

@@ -1,41 +1,63 @@
 """The settings of a dataclass as text: lines of `--help`, and the tables of docs/settings.md."""
 
 from dataclasses import Field
-from typing import Any
+from typing import Any, NamedTuple
 
 from raysim.settings import choices_of, flag, setting_fields
-
-# The topics of a run's settings, in their order in RunConfig: the first setting of each -> its heading.
-TOPICS = {
-    "method": "What is trained, on which data",
-    "clients": "Clients, and how the data is dealt to them",
-    "rounds": "Training",
-    "eval_every": "Evaluation and measures",
-    "actors": "Where and how it runs",
-    "metrics": "Watching",
-    "on_client_error": "Failures",
-    "checkpoint_every": "Run directory and checkpoints",
-}
 
 Fields = dict[str, Field[Any]]
 
 
+class Topic(NamedTuple):
+    """A group of settings: the first of them in RunConfig, where the next topic's first one ends it."""
+
+    first: str
+    heading: str
+
+
+# By the word that `raysim run --help` takes, in their order in RunConfig.
+TOPICS = {
+    "data": Topic("method", "What is trained, on which data"),
+    "clients": Topic("clients", "Clients, and how the data is dealt to them"),
+    "training": Topic("rounds", "Training"),
+    "evaluation": Topic("eval_every", "Evaluation and measures"),
+    "gpu": Topic("actors", "Actors and GPUs: where and how it runs"),
+    "watch": Topic("metrics", "Watching"),
+    "failures": Topic("on_client_error", "Failures"),
+    "files": Topic("checkpoint_every", "Run directory and checkpoints"),
+}
+
+# The settings that most people need, which `raysim run --help` shows.
+ESSENTIAL = (
+    "method", "dataset", "data", "model", "clients", "active", "partition", "beta", "rounds", "local_epochs", "lr",
+    "batch_size", "seed", "actors", "in_process", "out",
+)  # fmt: skip
+
+
 def by_topic(cls: type) -> dict[str, Fields]:
-    """The settings of a run under the headings of their topics."""
+    """Return the settings of a run by the words of their topics."""
     topics: dict[str, Fields] = {}
-    heading = ""
+    words = {topic.first: word for word, topic in TOPICS.items()}
+    word = ""
     for name, field in setting_fields(cls).items():
-        heading = TOPICS.get(name, heading)
-        topics.setdefault(heading, {})[name] = field
+        word = words.get(name, word)
+        topics.setdefault(word, {})[name] = field
     return topics
 
 
+def essential(cls: type) -> Fields:
+    """Return the settings that most people need, in the order of ESSENTIAL."""
+    fields = setting_fields(cls)
+    return {name: fields[name] for name in ESSENTIAL}
+
+
 def help_lines(fields: Fields, prefix: str = "") -> list[str]:
-    """One line of help per setting."""
+    """Return one line of help per setting."""
     lines = []
+    width = max((len(flag(prefix + name)) for name in fields), default=0)
     for name, field in fields.items():
         default = "" if field.default is None else f" (default {field.default})"
-        lines.append(f"  {flag(prefix + name):28} {_about(field)}{default}")
+        lines.append(f"  {flag(prefix + name):{width}}  {_about(field)}{default}")
     return lines
 
 

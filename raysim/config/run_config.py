@@ -26,7 +26,7 @@ class _DataSettings:
     parts: tuple[Part, ...] = ()
 
     dataset: str = setting(
-        "shapes", "a dataset by name (`raysim datasets`), a folder of Parquet files or images, or MODULE:FUNCTION",
+        "shapes", "a name that `raysim datasets` lists, a folder of Parquet files or images, or MODULE:FUNCTION",
         own=True,
     )  # fmt: skip
     image_column: str | None = setting(
@@ -60,7 +60,7 @@ class _DataSettings:
         None, "clients that train in each round; by default all", minimum=1, maximum=MOST_CLIENTS
     )
     partition: str = setting(
-        "dirichlet", "how the training samples are dealt to the clients, or MODULE:NAME of an own one",
+        "dirichlet", "how samples are dealt to the clients, or MODULE:NAME of an own one",
         choices=partitions.names, own=True,
     )  # fmt: skip
 

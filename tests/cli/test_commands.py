@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from raysim import __version__
 from raysim.cli import COMMANDS, main
-from raysim.config import PRESETS, from_command_line, load_layers, resolve
+from raysim.config import PRESETS, TOPICS, from_command_line, load_layers, resolve
 
 ROOT = Path(__file__).parents[2]
 TINY = ["--train-size", "80", "--test-size", "40", "--clients", "4", "--rounds", "2", "--model", "small-cnn"]
@@ -216,12 +216,31 @@ def test_one_sweep_and_one_method_in_full(tmp_path, monkeypatch, capsys):
     assert "--hfmds.mu " not in told
 
 
-def test_help_by_topic_and_of_the_methods_asked_for(capsys):
-    told = listing("run", "--method", "fmds", "--help", capsys=capsys)
-    assert "\nTraining\n  --rounds " in told
-    assert "--hfmds.every " in told
+def test_help_fits_one_screen_and_names_the_topics(capsys):
+    told = listing("run", "--help", capsys=capsys)
+    assert len(told.splitlines()) <= 30
+    assert all(f"--help {topic} " in told for topic in TOPICS)
+    assert "--fuse" not in told
+
+
+def test_help_on_a_topic_a_method_and_everything(capsys):
+    assert "--fuse " in (told := listing("run", "--help", "gpu", capsys=capsys))
+    assert "--lr " not in told
+    assert "--hfmds.every " in (told := listing("run", "--help", "fmds", capsys=capsys))
     assert "--moon.mu " not in told
-    assert "--moon.mu " in listing("run", "-h", capsys=capsys)
+    assert "Federated averaging" in listing("run", "--help", "fedavg", capsys=capsys)
+    told = listing("run", "-h", "all", capsys=capsys)
+    assert "\nTraining\n  --rounds " in told
+    assert all(word in told for word in ("--batch-size ", "--moon.mu ", "--watchdog "))
+
+
+def test_help_on_something_else_names_the_nearest(capsys):
+    assert main(["run", "--help", "hfmdss"]) == 2
+    assert capsys.readouterr().err == "raysim: --help: no topic or method 'hfmdss'; did you mean 'hfmds'?\n"
+
+
+def test_help_has_the_settings_of_the_methods_asked_for(capsys):
+    assert "--hfmds.every " in listing("run", "--method", "fmds", "--help", capsys=capsys)
     assert "--fedpa.noise " in listing("run", "--help", "--preset", "fedpa-mnist", capsys=capsys)
 
 
@@ -251,12 +270,6 @@ def test_what_there_is(command, words, capsys):
     assert main([command]) == 0
     told = capsys.readouterr().out
     assert all(word in told for word in words)
-
-
-def test_help_lists_every_setting_with_the_parts_own(capsys):
-    assert main(["run", "--help"]) == 0
-    told = capsys.readouterr().out
-    assert all(word in told for word in ("--batch-size", "--fedprox.mu", "--preset", "--config", "--actors"))
 
 
 def test_the_driver_needs_no_torch(tmp_path):
