@@ -89,8 +89,9 @@ def sweep(
     progress: bool = True, **settings: Any,
 ) -> Comparison:  # fmt: skip
     """A paper's ablation by name, or `over={"hfmds.mu": [0, 0.5], "lr": [0.1]}`, as `raysim sweep` runs them."""
-    lists = {"seeds": [str(seed) for seed in seeds]}
-    lists["over"] = [f"{key}={','.join(map(str, values))}" for key, values in (over or {}).items()]
+    lists: grid.Lists = {"seeds": [str(seed) for seed in seeds]}
+    keys = {key: key.removeprefix("--").replace("-", "_") for key in over or {}}
+    lists["over"] = [(keys[key], [_plain({keys[key]: one}) for one in values]) for key, values in (over or {}).items()]
     return _many(grid.sweep({key: values for key, values in lists.items() if values}, _plain(settings), name), progress)
 
 

@@ -68,8 +68,11 @@ def _config(run: Run) -> RunConfig:
 def _names(runs: list[Run]) -> list[str]:
     """The runs by the settings in which they differ, or by their folders where that is not enough."""
     varied = differing(runs)
-    names = [", ".join(f"{key} {text_of(run.settings.get(key))}" for key in varied) for run in runs]
-    return names if all(names) and len({*names}) == len(names) else [run.path.name for run in runs]
+    by_settings = [", ".join(f"{key} {text_of(run.settings.get(key))}" for key in varied) for run in runs]
+    for names in (by_settings, [run.path.name for run in runs]):
+        if len({"", REAL, *names}) == 2 + len(names):
+            return names
+    return [str(run.path) for run in runs]
 
 
 def _shared(run: Run, dataset: Dataset, count: int) -> Labelled:

@@ -5,7 +5,8 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +16,7 @@ from raysim.config import RunConfig, from_command_line, load_layers, resolve, ta
 from raysim.data import partitions
 from raysim.engine.stopping import length_settings
 from raysim.errors import InputError
-from raysim.experiments.sweeps import SWEEPS, Axis, Sweep
+from raysim.experiments.sweeps import SWEEPS, Axis, Settings, Sweep
 from raysim.observe import papers
 from raysim.settings import flag, nearest
 from raysim.storage.remote import is_remote
@@ -31,8 +32,11 @@ LISTS = {
 }
 
 
-Lists = dict[str, list[Any]]  # a flag of LISTS -> its values: words, or in Python methods as objects
+Lists = dict[str, list[Any]]  # a flag of LISTS -> its values: words, or in Python objects
 Flags = dict[str, object]
+Point = tuple[str, Settings]  # its name in the table, which others of its axis may have, and its settings
+
+LONGEST_FOLDER = 150  # bytes of a run directory's name
 
 
 @dataclass(frozen=True)
@@ -90,9 +94,8 @@ def compare(lists: Lists, flags: Flags) -> Grid:
         raise InputError("compare: say which with --methods, e.g. --methods fedavg fedprox hfmds")
     if "method" in flags or "over" in lists:
         raise InputError("compare takes --methods; use `raysim sweep --over …` for a grid of other settings")
-    by_method: Axis = dict(map(_method, names))
-    axes = (by_method, _partitions(lists.pop("partitions", [])))
-    return _grid("compare", Sweep("", {}, axes), flags, lists.get("seeds"))
+    axes = [list(map(_method, names)), list(map(partitions.parse, lists.pop("partitions", [])))]
+    return _grid("compare", Sweep("", {}, ()), axes, flags, lists.get("seeds"))
 
 
 def sweep(lists: Lists, flags: Flags, name: str | None = None) -> Grid:
@@ -108,8 +111,12 @@ def sweep(lists: Lists, flags: Flags, name: str | None = None) -> Grid:
     if name and "preset" in flags:
         raise InputError(f"sweep {name} has a preset of its own; change single settings, e.g. --rounds 20")
     if name:
-        return _grid(f"sweep-{name}", SWEEPS[name], flags, lists.get("seeds"))
-    return _grid("sweep", Sweep("", {}, tuple(map(_over, lists["over"]))), flags, lists.get("seeds"))
+        return _grid(f"sweep-{name}", SWEEPS[name], _points(SWEEPS[name].axes), flags, lists.get("seeds"))
+    axes = list(map(_over, lists["over"]))
+    for one, other in itertools.combinations(axes, 2):
+        if twice := sorted(_varied([one]) & _varied([other])):
+            raise InputError(f"sweep: {flag(twice[0])} is there twice after --over; join its values by commas")
+    return _grid("sweep", Sweep("", {}, ()), axes, flags, lists.get("seeds"))
 
 
 def unknown_sweep(name: str) -> InputError:
@@ -121,7 +128,7 @@ def unknown_sweep(name: str) -> InputError:
 
 def of_points(name: str, points: Axis, flags: dict[str, object]) -> Grid:
     """The grid with a row for each of these points; other flags are settings of every run."""
-    return _grid(name, Sweep("", {}, (points,)), flags, None)
+    return _grid(name, Sweep("", {}, ()), _points([points]), flags, None)
 
 
 # -- inside ------------------------------------------------------------------------------------------------------------
@@ -146,7 +153,7 @@ def read(words: list[str]) -> tuple[Lists, Flags]:
     return lists, from_command_line(rest)
 
 
-def _method(name: Any) -> tuple[str, dict[str, object]]:
+def _method(name: Any) -> Point:
     """A method as a point of an axis: by its name, or as parts given in Python."""
     if isinstance(name, str):
         return name, {"method": name}
@@ -154,21 +161,42 @@ def _method(name: Any) -> tuple[str, dict[str, object]]:
     return str(method), settings | {"method": method}
 
 
-def _partitions(texts: list[str]) -> Axis:
-    """Texts such as `classes:2` as an axis, whose points have the names of a table's rows."""
-    return dict(map(partitions.parse, texts))
-
-
-def _over(text: str) -> Axis:
-    """A text such as `hfmds.mu=0,0.5` as an axis."""
-    key, equals, values = text.partition("=")
+def _over(given: str | tuple[str, list[Settings]]) -> list[Point]:
+    """A text such as `hfmds.mu=0,0.5` as an axis, or a setting and what each of its values means, given in Python."""
+    if isinstance(given, tuple):
+        key, values = given
+        if not values:
+            raise InputError(f"sweep: {flag(key)} has no value to vary over; give a list of them")
+        return [(", ".join(_assigned(k, v) for k, v in _of_key(key, each).items()), each) for each in values]
+    key, equals, text = given.partition("=")
     key = key.removeprefix("--")
-    if not equals or not key or not (items := [item for item in values.split(",") if item]):
-        raise InputError(f"--over: '{text}' is not written key=value,value, e.g. hfmds.mu=0,0.5,1")
-    return {f"{key}={value}": {key.replace("-", "_"): value} for value in items}
+    if not equals or not key or not (items := [item for item in text.split(",") if item]):
+        raise InputError(f"--over: '{given}' is not written key=value,value, e.g. hfmds.mu=0,0.5,1")
+    return [(f"{key}={value}", {key.replace("-", "_"): value}) for value in items]
 
 
-def _grid(name: str, sweep: Sweep, flags: dict[str, object], seeds: list[str] | None) -> Grid:
+def _of_key(key: str, settings: Settings) -> Settings:
+    """The setting of this key alone, where it is there: a method given in Python brings its parts' settings along."""
+    return {key: settings[key]} if key in settings else settings
+
+
+def _assigned(key: str, value: object) -> str:
+    """A setting and its value as they stand in the name of a row."""
+    return f"{key}={'none' if value is None else str(value).lower() if isinstance(value, bool) else value}"
+
+
+def _points(axes: Iterable[Axis]) -> list[list[Point]]:
+    return [list(axis.items()) for axis in axes]
+
+
+def _varied(axes: Iterable[list[Point]]) -> set[str]:
+    """The settings that these axes give."""
+    return {key for axis in axes for _, settings in axis for key in settings}
+
+
+def _grid(
+    name: str, sweep: Sweep, axes: list[list[Point]], flags: dict[str, object], seeds: list[str] | None
+) -> Grid:  # fmt: skip
     """Every combination of the axes with every seed; all settings are checked before anything starts."""
     command = name.partition("-")[0]
     flags = dict(flags)
@@ -180,8 +208,8 @@ def _grid(name: str, sweep: Sweep, flags: dict[str, object], seeds: list[str] | 
     flags.pop("resume", None)  # every run of a grid is resumed
     if flags.pop("overwrite", "false") != "false":
         raise InputError(f"{command} goes on with what is there; to begin anew give another --out")
-    axes = [axis for axis in sweep.axes if axis]
-    varied = {key for axis in axes for settings in axis.values() for key in settings}
+    axes = [axis for axis in axes if axis]
+    varied = _varied(axes)
     if seeds and "seed" in varied | flags.keys():
         raise InputError(f"{command}: give the seeds once, with --seeds")
     if taken := sorted(varied & flags.keys()):
@@ -190,19 +218,62 @@ def _grid(name: str, sweep: Sweep, flags: dict[str, object], seeds: list[str] | 
     chosen: Sequence[object] = seeds or sweep.seeds
     if (not seeds and "seed" in varied | flags.keys()) or not chosen:
         chosen = [None]  # every run has the seed of its settings
+
+    def configured(points: tuple[Point, ...], seed: object) -> RunConfig:
+        own = {key: value for _, point in points for key, value in point.items()}
+        own |= {} if seed is None else {"seed": seed}
+        return resolve([*base, *load_layers(_fitting(flags, own, axes), {}), ("command line", own)])
+
+    named = _told_apart(axes, lambda points: configured(points, chosen[0]))
     runs = []
-    for points in itertools.product(*(axis.items() for axis in axes)):
-        row = ", ".join(label for label, _ in points)
-        tuned = ", ".join(sweep.best_of.get(label, label) for label, _ in points)
-        settings = {key: value for _, point in points for key, value in point.items()}
+    for points, labels in zip(itertools.product(*axes), itertools.product(*named), strict=True):
+        row = ", ".join(labels)
+        tuned = ", ".join(sweep.best_of.get(label, label) for label in labels)
         for seed in chosen:
-            own = settings | ({} if seed is None else {"seed": seed})
-            layers = [*base, *load_layers(_fitting(flags, own, axes), {}), ("command line", own)]
-            best_of = tuned if tuned != row else None
-            config = resolve(layers)
-            runs.append(PlannedRun(row, config, _reported(sweep, row, config), best_of))
+            config = configured(points, seed)
+            runs.append(PlannedRun(row, config, _reported(sweep, row, config), tuned if tuned != row else None))
+    _check_different(command, runs)
     folder = results_folder() / (str(out) if out else Path("runs") / f"{name}-{_digest(runs)}")
-    return Grid(folder, tuple(_placed(command, folder, runs)), at_once)
+    return Grid(folder, tuple(_placed(folder, runs)), at_once)
+
+
+def _told_apart(axes: list[list[Point]], configured: Callable[[tuple[Point, ...]], RunConfig]) -> list[list[str]]:
+    """The names of the axes' points; to points of one name the settings are added in which they differ."""
+    named = []
+    for i, axis in enumerate(axes):
+        labels = [label for label, _ in axis]
+        for label in [label for label, count in Counter(labels).items() if count > 1]:
+            alike = [j for j, each in enumerate(labels) if each == label]
+            beside = [axis[0] for axis in axes]  # what the other axes give does not matter
+            settings = [configured((*beside[:i], axis[j], *beside[i + 1 :])).settings() for j in alike]
+            keys = dict.fromkeys(key for each in settings for key in each)
+            differing = [key for key in keys if len({json.dumps(each.get(key)) for each in settings}) > 1]
+            for j, each in zip(alike, settings, strict=True):
+                details = [_assigned(_short(key, each["method"]), each[key]) for key in differing if key in each]
+                labels[j] = " ".join([label, *details])
+        named.append(labels)
+    return named
+
+
+def _short(key: str, method: Any) -> str:
+    """A setting's key without the part's name where that is the whole method's."""
+    part, _, name = key.rpartition(".")
+    return name if part == method.rpartition(".")[2] else key
+
+
+def _check_different(command: str, runs: list[PlannedRun]) -> None:
+    """Raise an InputError if two runs have the same settings: they would be one run, counted twice."""
+    titles, by_settings = set[str](), dict[str, str]()
+    for run in runs:
+        if run.title in titles:
+            raise InputError(
+                f"{command}: '{run.title}' is there twice; leave one out, or let a setting or a name differ"
+            )
+        settings = json.dumps(run.config.settings(), sort_keys=True)
+        if same := by_settings.get(settings):
+            raise InputError(f"{command}: '{same}' and '{run.title}' have the same settings; leave one out")
+        titles.add(run.title)
+        by_settings[settings] = run.title
 
 
 def _reported(sweep: Sweep, row: str, config: RunConfig) -> tuple[papers.Figure, ...]:
@@ -212,13 +283,13 @@ def _reported(sweep: Sweep, row: str, config: RunConfig) -> tuple[papers.Figure,
     return (papers.Figure("this ablation", sweep.paper[row]),) if row in sweep.paper else ()
 
 
-def _fitting(flags: dict[str, object], own: dict[str, Any], axes: list[Axis]) -> dict[str, object]:
+def _fitting(flags: dict[str, object], own: dict[str, Any], axes: list[list[Point]]) -> dict[str, object]:
     """The flags without the settings of parts that only other methods of the grid have."""
     if "method" not in own:
         return flags
     parts = {
         method: set(methods.part_classes(methods.expand(method)[0]))
-        for method in (cast(str, point["method"]) for axis in axes for point in axis.values() if "method" in point)
+        for method in (cast(str, point["method"]) for axis in axes for _, point in axis if "method" in point)
     }
     elsewhere = set().union(*parts.values()) - parts[own["method"]]
     return {key: value for key, value in flags.items() if key.rpartition(".")[0] not in elsewhere}
@@ -236,16 +307,20 @@ def _count(value: object) -> int | None:
 def _digest(runs: list[PlannedRun]) -> str:
     """A name for these runs by which the same command finds their folder again."""
     content = json.dumps([run.config.identity() | length_settings(run.config) for run in runs], sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()[:8]
+    return _short_digest(content)
 
 
-def _placed(command: str, folder: Path, runs: list[PlannedRun]) -> Iterator[PlannedRun]:
+def _placed(folder: Path, runs: list[PlannedRun]) -> Iterator[PlannedRun]:
     """The runs, each with a run directory of its own below the folder."""
     names = set()
     for run in runs:
         name = re.sub(r"[^\w.+=-]+", "-", run.title)
-        if name in names:
-            raise InputError(f"{command}: '{run.title}' is there twice")
+        if name in names or len(name.encode()) > LONGEST_FOLDER:
+            name = f"{name.encode()[:LONGEST_FOLDER].decode(errors='ignore')}-{_short_digest(run.title)}"
         names.add(name)
         config = dataclasses.replace(run.config, out=str(folder / name), resume=True, overwrite=False)
         yield dataclasses.replace(run, config=config)
+
+
+def _short_digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -51,6 +51,12 @@ class Run:
         return self.facts["settings"]
 
     @property
+    def sources(self) -> dict[str, str]:
+        """Digests of what is the user's own and has the same name in runs with another: classes, data in memory."""
+        keys = ["model", "partition", *["dataset"] * str(self.settings["dataset"]).startswith("memory:")]
+        return {key: digest for key in keys if (digest := self.facts.get("sources", {}).get(key))}
+
+    @property
     def title(self) -> str:
         """The run in a few words."""
         return f"{self.settings['method']} on {Path(str(self.settings['dataset'])).name}"

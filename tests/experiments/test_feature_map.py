@@ -1,6 +1,7 @@
 """What several runs shared in one map of features, by one model."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,14 @@ def test_the_map_has_every_run_and_real_images_by_the_first_runs_model(runs, tmp
     whole = draw_map(runs[:1], tmp_path / "whole.png", 60)
     assert whole["real"] == pytest.approx(distance_to_class_means((features, test.y), (features, test.y)), rel=1e-3)
     assert again["real"] > 0
+
+
+def test_equal_runs_in_folders_of_one_name_are_both_drawn(runs, tmp_path):
+    for copy in ("a/real", "b/real"):
+        shutil.copytree(runs[0], tmp_path / copy)
+    names = [str(tmp_path / copy) for copy in ("a/real", "b/real")]
+    assert list(draw_map(names, tmp_path / "map.png", 20)) == ["real", *names]
+    assert list(draw_map([names[0], runs[0]], tmp_path / "map.png", 20)) == ["real", names[0], str(runs[0])]
 
 
 def test_the_real_images_are_those_the_run_was_tested_on(tmp_path):

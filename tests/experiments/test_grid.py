@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from raysim import methods
+from raysim import api, methods
 from raysim.config import from_command_line, load_layers, resolve
 from raysim.config.presets import PRESETS
 from raysim.engine.ray_runner.plan import Node
@@ -16,6 +16,9 @@ from raysim.errors import InputError
 from raysim.experiments import grid
 from raysim.experiments.scheduler import flags, locked, merged, units
 from raysim.experiments.sweeps import SWEEPS
+from raysim.methods.fedprox import FedProx
+from raysim.methods.hfmds import HFMDS
+from raysim.methods.moon import Moon
 from raysim.rng import stream
 
 
@@ -58,9 +61,86 @@ def test_sweep_over_any_settings():
     assert (found.runs[0].config.parts[0].mu, found.runs[0].config.batch_size) == (-0.5, 4)
 
 
+def rows(found: grid.Grid) -> list[str]:
+    return [run.row for run in found.runs]
+
+
+def test_methods_of_one_name_are_told_apart_by_the_settings_in_which_they_differ():
+    lists = {"methods": [FedProx(mu=0.0), FedProx(mu=5.0), "fedavg"], "partitions": ["iid", "classes:2"]}
+    found = grid.compare(lists, {})
+    assert rows(found)[::2] == ["fedprox mu=0.0, iid", "fedprox mu=5.0, iid", "fedavg, iid"]
+    assert [run.config.settings().get("fedprox.mu") for run in found.runs] == [0.0, 0.0, 5.0, 5.0, None, None]
+    assert len({run.folder for run in found.runs}) == 6
+
+
+def test_a_class_has_the_settings_of_the_preset_and_parts_of_two_keep_their_names():
+    found = grid.compare({"methods": [FedProx, FedProx(mu=5.0)]}, {"preset": "hfmds-cifar10", "rounds": 1})
+    assert rows(found) == [f"fedprox mu={found.runs[0].config.parts[0].mu}", "fedprox mu=5.0"]
+    both = [[FedProx(mu=mu), Moon(mu=1.0, temperature=mu)] for mu in (0.1, 0.2)]
+    assert rows(grid.compare({"methods": both}, {})) == [
+        "fedprox+moon fedprox.mu=0.1 moon.temperature=0.1", "fedprox+moon fedprox.mu=0.2 moon.temperature=0.2",
+    ]  # fmt: skip
+    assert rows(grid.compare({"methods": [FedProx(mu=5.0), "fedavg"]}, {})) == ["fedprox", "fedavg"]
+
+
+def swept(**over) -> grid.Grid:
+    """What `raysim.sweep(over=…)` plans."""
+    planned = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(api, "_many", lambda found, progress: planned.append(found))
+        api.sweep(over={key.replace("__", "."): values for key, values in over.items()})
+    return planned[0]
+
+
+def test_python_sweeps_over_values_and_objects():
+    assert rows(swept(lr=[0.1, 0.01], local_epochs=[1])) == [
+        "lr=0.1, local_epochs=1", "lr=0.01, local_epochs=1",
+    ]  # fmt: skip
+    found = swept(method=["fedavg", FedProx(mu=0.0), FedProx(mu=5.0)])
+    assert rows(found) == ["method=fedavg", "method=fedprox mu=0.0", "method=fedprox mu=5.0"]
+    assert [part.mu for run in found.runs for part in run.config.parts] == [0.0, 5.0]
+    assert [run.config.active for run in swept(clients=[8], active=[None, 2]).runs] == [8, 2]
+    with pytest.raises(InputError, match="--lr has no value"):
+        swept(lr=[])
+
+
+def test_a_run_directory_has_a_name_of_its_own_that_is_not_too_long():
+    found = grid.sweep({"over": [f"data=a/b,a-b,{'/'.join(['long'] * 50)}"]}, {})
+    names = [run.folder.name for run in found.runs]
+    assert names[0] == "data=a-b-seed-0"
+    assert names[1].startswith("data=a-b-seed-0-")
+    assert max(map(len, names)) < 200
+    assert len(set(names)) == 3
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        ([FedProx(mu=5.0), FedProx(mu=5.0)], "compare: 'fedprox, seed 0' is there twice; leave one out"),
+        ([FedProx(mu=0), FedProx(mu=5), FedProx(mu=5)], "'fedprox mu=5.0, seed 0' is there twice"),
+        (["fmds", HFMDS(mu=0.0)], "'fmds, seed 0' and 'hfmds, seed 0' have the same settings; leave one out"),
+    ],
+)
+def test_equal_ones_are_refused(methods, message):
+    with pytest.raises(InputError, match=message) as caught:
+        grid.compare({"methods": methods}, {})
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("command", "words", "message"),
     [
+        ("compare", "--methods fedavg fedprox fedavg", "compare: 'fedavg, seed 0' is there twice; leave one out"),
+        ("compare", "--methods fmds hfmds --hfmds.mu 0", "'fmds, seed 0' and 'hfmds, seed 0' have the same settings"),
+        ("compare", "--methods fedavg --partitions iid iid", "'fedavg, iid, seed 0' is there twice"),
+        (
+            "compare",
+            "--methods fedavg --partitions dirichlet:0.1 dirichlet:0.10",
+            r"'fedavg, dirichlet 0.1, seed 0' and 'fedavg, dirichlet 0.10, seed 0' have the same settings",
+        ),
+        ("sweep", "--over lr=0.1,0.1", "'lr=0.1, seed 0' is there twice"),
+        ("sweep", "--over lr=0.1,1e-1", "'lr=0.1, seed 0' and 'lr=1e-1, seed 0' have the same settings"),
+        ("sweep", "--over lr=0.1 lr=0.2", "--lr is there twice after --over; join its values by commas"),
         ("compare", "--seeds 0 1", "say which with --methods"),
         ("compare", "--methods fedavg fedprx", r"unknown method 'fedprx'; did you mean 'fedprox'\?"),
         ("compare", "--methods fedavg --seeds 0 0", "'fedavg, seed 0' is there twice"),

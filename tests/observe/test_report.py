@@ -500,6 +500,36 @@ def test_groups_are_named_by_what_differs(four, tmp_path):
     assert groups[1].spread("final_accuracy")[1] is None
 
 
+def test_own_models_of_one_name_are_told_apart_by_their_source(four):
+    runs = [read_run(path) for path in four[:2]]
+    for run, digest in zip(runs, ("aaaaaa1", "bbbbbb1"), strict=True):
+        run.settings["seed"] = 0
+        run.facts["sources"] = {"model": digest, "dataset": digest}  # of files: settings say which
+    assert [(g.name, len(g.runs)) for g in grouped(runs)] == [("fedavg, model aaaaaa", 1), ("fedavg, model bbbbbb", 1)]
+    for run in runs:
+        del run.facts["sources"]["model"]
+        run.settings["dataset"] = "memory:arrays"
+    assert [g.name for g in grouped(runs)] == ["fedavg, dataset aaaaaa", "fedavg, dataset bbbbbb"]
+
+
+def test_a_run_that_repeats_another_counts_once(four, tmp_path):
+    """The one that has come furthest, however often there are others."""
+    begun = tmp_path / "begun"
+    shutil.copytree(four[0], begun)
+    (begun / "summary.json").unlink()
+    copies = [tmp_path / "copy", tmp_path / "again"]
+    for copy in copies:
+        shutil.copytree(four[0], copy)
+    (group,) = grouped([read_run(path) for path in (begun, *copies, four[1])])
+    assert [run.path.name for run in group.runs] == ["copy", "fedavg-1"]
+    assert [run.path.name for run in group.repeated] == ["begun", "again"]
+    both = [read_run(path).summary["final_accuracy"] for path in four[:2]]
+    assert group.spread("final_accuracy") == (np.mean(both), pytest.approx(np.std(both, ddof=1)))
+    page = write_comparison([begun, *copies, four[1]], tmp_path / "page.html").read_text()
+    assert "2 of the runs repeat another with its seed, and count once." in page
+    assert all(f"{name}/report.html" in page for name in ("begun", "copy", "again"))
+
+
 def test_departures_from_the_papers_setting(four):
     settings = read_run(four[0]).settings
     different = departures(settings)

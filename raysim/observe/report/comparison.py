@@ -29,10 +29,11 @@ Spread = tuple[float, float | None]  # mean and sample standard deviation, the l
 
 @dataclass(frozen=True)
 class Group:
-    """The runs of one configuration, which differ in their seed only."""
+    """The runs of one configuration, which differ in their seed only, and those that repeat one of them."""
 
     name: str
     runs: list[Run]
+    repeated: Sequence[Run] = ()  # the same once more: a figure that counted it twice would look surer than it is
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -80,20 +81,31 @@ def grouped(runs: list[Run]) -> list[Group]:
     kinds: dict[str, list[Run]] = {}
     for run in runs:
         identity = {k: v for k, v in run.settings.items() if k not in ("seed", *OPERATIONAL)}
-        kinds.setdefault(json.dumps(identity, sort_keys=True), []).append(run)
+        kinds.setdefault(json.dumps([identity, run.sources], sort_keys=True), []).append(run)
     settings = [members[0].settings for members in kinds.values()]
     # Compared are settings that two runs both have: those of a part do not count beside a run without that part.
     varied = [
         key for key in dict.fromkeys(key for each in settings for key in each)
         if key not in SINGLE and len({json.dumps(each[key]) for each in settings if key in each}) > 1
     ]  # fmt: skip
+    own = [members[0].sources for members in kinds.values()]  # which may differ though the names are the same
+    sources = [key for key in dict.fromkeys(key for each in own for key in each) if len({s.get(key) for s in own}) > 1]
     groups = []
     for members in kinds.values():
-        own = members[0].settings
-        details = [f"{key} {text_of(own[key])}" for key in varied if own.get(key) is not None]
-        name = f"{papers.method_name(own) if own['method'] == 'hfmds' else own['method']}"
-        groups.append(Group(", ".join([name, *details]), sorted(members, key=lambda run: run.settings["seed"])))
+        first = members[0]
+        details = [f"{key} {text_of(first.settings[key])}" for key in varied if first.settings.get(key) is not None]
+        details += [f"{key} {first.sources[key][:6]}" for key in sources if key in first.sources and key not in varied]
+        name = papers.method_name(first.settings) if first.settings["method"] == "hfmds" else first.settings["method"]
+        groups.append(Group(", ".join([name, *details]), *_once_per_seed(members)))
     return groups
+
+
+def _once_per_seed(runs: list[Run]) -> tuple[list[Run], list[Run]]:
+    """The run of each seed that has come furthest, in the order of the seeds, and the others."""
+    furthest: dict[int, Run] = {}
+    for run in sorted(runs, key=lambda run: (not run.summary, -len(run.history))):
+        furthest.setdefault(run.settings["seed"], run)
+    return [furthest[seed] for seed in sorted(furthest)], [run for run in runs if run not in furthest.values()]
 
 
 def departures(settings: dict[str, Any]) -> list[str]:
@@ -126,6 +138,8 @@ def _section(page: Page, groups: list[Group], out: Path) -> None:
     )
     note = f"{text_of(size)} training images. " if size else ""
     note += "Figures are means and sample standard deviations over the seeds of runs that are otherwise the same."
+    if repeated := sum(len(group.repeated) for group in groups):
+        note += f" {repeated} of the runs repeat{'s' * (repeated == 1)} another with its seed, and count once."
     percent = _bands(groups, lambda m: None if m.accuracy is None else 100.0 * m.accuracy, "percent", tall=True)
     accuracy = page.chart("Test accuracy", percent, _band_note(groups), wide=True)
     charts = page.chart("Test loss", _bands(groups, lambda m: m.loss), "cross-entropy")
@@ -252,7 +266,7 @@ def _reported(value: float, std: float | None, source: str) -> str:
 def _runs(groups: list[Group], out: Path) -> str:
     rows = []
     for group in groups:
-        for run in group.runs:
+        for run in (*group.runs, *group.repeated):
             name = escape(run.path.resolve().name)
             if (run.path / "report.html").exists():
                 link = os.path.relpath(run.path.resolve() / "report.html", out.resolve().parent)
