@@ -23,8 +23,10 @@ from raysim.engine.hosted_model import ClientStates, HostedModel
 from raysim.engine.messages import Broadcast, ClientReport, PassAnswer, Reports, States
 from raysim.engine.prefetch import Prefetch
 from raysim.engine.work_queue import Group
+from raysim.errors import InputError
 from raysim.measures import feature_kl
 from raysim.methods.base import Part, Upload
+from raysim.state import check_state, state_to_host
 from raysim.tensors import size_in_bytes, to_host
 from raysim.training import fused
 from raysim.training.client import PERSONAL, Client, begin, forward, split_labelled, train
@@ -254,6 +256,8 @@ class ClientWork:
                 each[name] = to_host(alone)
             shapes |= upload.shapes(name)
             sent += sum(map(size_in_bytes, (upload.sum, upload.each, upload.rows)))
+        for name, state in client.state.items():
+            check_state(name, state)
         has_state = client.had_state or any(client.state.values())
         profile, self.profile = self.profile, None
         report = ClientReport(
@@ -267,7 +271,7 @@ class ClientWork:
             gpu_bytes=peak_memory(self.hosted.device),
             has_state=has_state,
         )
-        return ClientAnswer(report, each or None, sums, to_host(client.state) if has_state else None)
+        return ClientAnswer(report, each or None, sums, state_to_host(client.state) if has_state else None)
 
     # -- around a client's work --------------------------------------------------------------------------------------
 
@@ -354,6 +358,8 @@ class ClientWork:
             raise
         except NotSummable as error:
             raise ClientFailure(f"{where}: its update {error}; a lower --lr usually helps") from error
+        except InputError as error:  # says in one line what is wrong
+            raise ClientFailure(f"{where}: {error}") from error
         except Exception as error:
             if trouble_of(error):  # nor is this
                 raise

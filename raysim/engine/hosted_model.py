@@ -10,6 +10,7 @@ import torch
 from raysim.data.federated import FederatedData
 from raysim.data.object_store import by_reference, fetch, same_object
 from raysim.engine.messages import Broadcast, States
+from raysim.state import state_to_device
 from raysim.tensors import to_device
 from raysim.training.client import PERSONAL, initial_model
 from raysim.training.device import empty_cache, prepare_torch
@@ -90,7 +91,7 @@ class HostedModel:
 
     def state_of(self, client_id: int, states: ClientStates) -> dict[str, dict[str, Any]]:
         """A copy of what the client kept from its last pass, on the device."""
-        return to_device(states[client_id], self.device) if client_id in states else {}
+        return state_to_device(states[client_id], self.device) if client_id in states else {}
 
     def to_batch(self, x: np.ndarray | torch.Tensor, y: np.ndarray | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Pixels and labels as normalised tensors on the device, where tensors are already."""

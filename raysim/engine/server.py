@@ -23,6 +23,7 @@ from raysim.measures import feature_kl
 from raysim.methods.base import Part, Uploads
 from raysim.privacy.figures import Figure
 from raysim.rng import stream
+from raysim.state import check_state, state_to_device, state_to_host
 from raysim.tensors import size_in_bytes, to_device, to_host
 
 if TYPE_CHECKING:
@@ -107,17 +108,21 @@ class Server:
         self.weights = [to_host(self.model.weights).copy() if start is None else np.array(start)]
         for part in self.config.parts:
             part.setup(self)
+        self._check_state()
         return list(self.weights)
 
     def exchange(self, part_name: str, t: int, i: int) -> str | None:
         """Which clients the part wants for its i-th extra pass of round t, if any."""
         self.t = t
-        return self._part(part_name).exchange(self, t, i)
+        whom = self._part(part_name).exchange(self, t, i)
+        self._check_state()
+        return whom
 
     def broadcast(self, t: int) -> tuple[dict[str, dict[str, Any]], int]:
         """What the parts send with the model, and its bytes."""
         self.t = t
         extras = {part.name: to_host(part.broadcast(self)) for part in self.config.parts}
+        self._check_state()
         return extras, size_in_bytes(extras)
 
     def model_bytes(self, t: int) -> int:
@@ -133,12 +138,15 @@ class Server:
     def route(self, part_name: str, t: int, clients: list[int]) -> dict[int, int]:
         """Which model each client trains, where it is not the first."""
         self.t = t
-        return self._part(part_name).route(self, t, clients) or {}
+        route = self._part(part_name).route(self, t, clients) or {}
+        self._check_state()
+        return route
 
     def receive(self, part_name: str, t: int, sums: int, *arrived: Any) -> None:
         """Give a part the replies of its extra pass: first so many sums, then the clients' uploads."""
         self.t = t
         self._part(part_name).receive(self, self._uploads(part_name, add_up(arrived[:sums]), arrived[sums:]))
+        self._check_state()
 
     def aggregate(self, t: int, trained: Mapping[int, int], sums: int, *arrived: Any) -> list[np.ndarray]:
         """Average the models, and return them; what has arrived is kept for `update`.
@@ -156,6 +164,7 @@ class Server:
                 if deciding is not None:
                     self.averaged_model, self.averaged_clients = i, trained[i]
                     self._decide(deciding, before, mean, personal)
+                    self._check_state()
                 self.weights[i] = mean
         return list(self.weights)
 
@@ -166,6 +175,7 @@ class Server:
         for part in self.config.parts:
             before = [weights.copy() for weights in self.weights] if not part.updates_models else []
             part.update(self, self._uploads(part.name, totals, uploads))
+            self._check_state()
             if not all(map(np.array_equal, before, self.weights)):
                 raise RunFailure(f"{part.name} changed the models in `update`; it must not say updates_models = False")
         if self.config.feature_kl:
@@ -194,13 +204,13 @@ class Server:
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, int]]:
         """What has to be kept to go on after this round, and since when the parts share what they share."""
-        kept = {"weights": self.weights, "state": to_host(self.state)}
+        kept = {"weights": self.weights, "state": state_to_host(self.state)}
         return copy.deepcopy(kept), dict(self.shared_since)  # parts write into their state, and this is read later
 
     def restore(self, kept: dict[str, Any], shared: dict[str, tuple[int, pa.Table]]) -> list[np.ndarray]:
         """Go back to a snapshot; returns the models."""
         self.weights = [np.array(weights) for weights in kept["weights"]]
-        self.state = to_device(kept["state"], self.device) if self.config.parts else {}
+        self.state = state_to_device(kept["state"], self.device) if self.config.parts else {}
         for part_name, (self.t, table) in shared.items():
             self.share(part_name, table)
         self.metrics, self.newly_shared, self.notices = {}, 0.0, []
@@ -212,9 +222,14 @@ class Server:
 
         layout = initial_model(self.config, self.data, self.device)  # `model` is the parts' to change
         models = [layout.export(to_device(weights, self.device)) for weights in self.weights]
-        return models, to_host(self.state)
+        return models, state_to_host(self.state)
 
     # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _check_state(self) -> None:
+        """Refuse, at the end of a hook, what it has put into a state that cannot be kept there."""
+        for part in self.config.parts:
+            check_state(part.name, self.state.get(part.name))
 
     def _part(self, name: str) -> Part:
         return next(part for part in self.config.parts if part.name == name)

@@ -22,6 +22,7 @@ from safetensors.numpy import load, save
 from raysim.config import from_record
 from raysim.engine.checkpoint import Checkpoint
 from raysim.errors import RaysimError
+from raysim.state import pack, unpack
 from raysim.storage.files import replacing, sync, write_atomically, writing
 from raysim.storage.formats import MANIFEST_FORMAT, check_format
 
@@ -32,30 +33,10 @@ FILE_NAME = re.compile(rf"round-{STAMP}\.json|(server|states)-{STAMP}\.safetenso
 MALFORMED = (
     AttributeError, LookupError, TypeError, ValueError, RecursionError, SafetensorError, pa.ArrowException,
 )  # fmt: skip
-TENSOR = "tensor"  # the key that stands for an array in the JSON of a tree
 
 
 class Damaged(Exception):
     """A file of a checkpoint is missing or not as it was written; the message says which and why."""
-
-
-def pack(tree: Any, tensors: dict[str, np.ndarray], at: str) -> Any:
-    """Nested dicts and lists as JSON, their arrays moved to `tensors` under names that begin with `at`."""
-    if isinstance(tree, np.ndarray | np.generic):
-        tensors[at] = np.asarray(tree, order="C")
-        return {TENSOR: at}
-    if isinstance(tree, dict):
-        return {key: pack(value, tensors, f"{at}/{key}") for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [pack(value, tensors, f"{at}/{i}") for i, value in enumerate(tree)]
-    return tree
-
-
-def unpack(tree: Any, tensors: dict[str, np.ndarray]) -> Any:
-    """The inverse of `pack`, except that tuples have become lists."""
-    if isinstance(tree, dict):
-        return tensors[tree[TENSOR]] if tree.keys() == {TENSOR} else {k: unpack(v, tensors) for k, v in tree.items()}
-    return [unpack(value, tensors) for value in tree] if isinstance(tree, list) else tree
 
 
 class _Hashed:

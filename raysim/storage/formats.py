@@ -20,7 +20,7 @@ from raysim.errors import InputError
 from raysim.settings import convert, setting_fields
 
 CONFIG_FORMAT = 1
-MANIFEST_FORMAT = 1
+MANIFEST_FORMAT = 2  # states as `raysim/state.py` packs them; those of format 1 are a part of that
 SYNTHETIC_FORMAT = 1
 SYNTHETIC_KEY = "raysim_format"  # in the schema's metadata
 

@@ -8,7 +8,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from raysim.storage.checkpoints import MALFORMED, pack, unpack
+from raysim.state import OwnArray, pack, unpack
+from raysim.storage.checkpoints import MALFORMED
 from raysim.storage.files import write_atomically
 from raysim.storage.formats import DamagedFile
 
@@ -26,7 +27,7 @@ def write_state(folder: Path, state: dict[str, dict[str, Any]]) -> None:
 
 
 def read_state(folder: Path) -> dict[str, dict[str, Any]]:
-    """Read the state by part from a run directory; empty where it has no such file."""
+    """Read the state by part from a run directory, tensors as arrays; empty where it has no such file."""
     path = folder / FILE
     if not path.exists():
         return {}
@@ -38,4 +39,13 @@ def read_state(folder: Path) -> dict[str, dict[str, Any]]:
         raise DamagedFile(path, str(error)) from None
     if not (isinstance(state, dict) and all(isinstance(own, dict) for own in state.values())):
         raise DamagedFile(path, "it is no state by part")
-    return state
+    return arrays_of(state)
+
+
+def arrays_of(value: Any) -> Any:
+    """Return a state, or what is in one, with all its arrays and tensors as arrays."""
+    if isinstance(value, dict):
+        return type(value)((key, arrays_of(inner)) for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return type(value)(map(arrays_of, value))
+    return value.array if isinstance(value, OwnArray) else value

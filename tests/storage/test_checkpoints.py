@@ -2,7 +2,6 @@
 
 import errno
 import io
-import json
 import os
 import shutil
 
@@ -11,8 +10,9 @@ import pytest
 
 from raysim.data.synthetic_tables import make_table, table_digest
 from raysim.errors import RaysimError
+from raysim.state import pack
 from raysim.storage import files
-from raysim.storage.checkpoints import Checkpoints, pack, unpack
+from raysim.storage.checkpoints import Checkpoints
 
 IDENTITY = {"settings": {"seed": 1}, "data": "abc"}
 
@@ -319,10 +319,3 @@ def test_leftovers_of_a_killed_write_do_no_harm_and_go(saved):
 def test_another_runs_checkpoint_is_refused_by_name(saved):
     with pytest.raises(RaysimError, match=r"round-0000\d.json was made with another data"):
         Checkpoints(saved, IDENTITY | {"data": "other"}).load()
-
-
-def test_trees_keep_their_shape():
-    tensors: dict = {}
-    packed = pack({"a": [np.array(1.5), {"b": 2}], "c": (True, "x")}, tensors, "at")
-    assert unpack(json.loads(json.dumps(packed)), tensors) == {"a": [1.5, {"b": 2}], "c": [True, "x"]}
-    assert tensors["at/a/0"].shape == ()

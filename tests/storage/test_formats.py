@@ -196,4 +196,5 @@ def test_what_is_written_has_the_format(tmp_path):
     assert json.loads((tmp_path / "config.json").read_text())["format"] == formats.CONFIG_FORMAT
     assert json.loads((tmp_path / "metrics.jsonl").read_text())["format"] == formats.METRICS_FORMAT
     Checkpoints(tmp_path / "checkpoints", {}).save(1, {}, {}, {})
-    assert json.loads((tmp_path / "checkpoints" / "round-00001.json").read_text().partition("\n")[2])["format"] == 1
+    manifest = (tmp_path / "checkpoints" / "round-00001.json").read_text().partition("\n")[2]
+    assert json.loads(manifest)["format"] == formats.MANIFEST_FORMAT

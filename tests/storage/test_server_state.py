@@ -7,6 +7,7 @@ from safetensors.numpy import save_file
 import raysim
 from raysim.engine.digest import digest
 from raysim.errors import InputError
+from raysim.state import OwnArray
 from raysim.storage.server_state import FILE, read_state, write_state
 
 TINY = {
@@ -31,12 +32,15 @@ def test_a_run_whose_parts_keep_nothing_has_no_such_file(tmp_path):
 
 def test_nested_state_comes_back(tmp_path):
     state = {"part": {"values": [np.arange(3), {"deep": np.float64(0.5)}], "steps": 7, "name": None}, "other": {}}
+    state["part"]["own"] = (OwnArray(np.arange(2)), {1: "one"})
     write_state(tmp_path, state)
     found = read_state(tmp_path)
     assert found["part"]["values"][0].tolist() == [0, 1, 2]
     assert found["part"]["values"][1]["deep"] == 0.5
     assert found["part"]["steps"] == 7
     assert found["part"]["name"] is None
+    assert found["part"]["own"][0].tolist() == [0, 1]
+    assert found["part"]["own"][1] == {1: "one"}
     assert found["other"] == {}
 
 

@@ -26,6 +26,7 @@ from raysim.engine.ray_runner.placement import Placement
 from raysim.engine.ray_runner.plan import Plan
 from raysim.engine.runner import OnEvent, Runner, Started, ignore_event
 from raysim.engine.work_queue import Answers, Pass
+from raysim.errors import RaysimError
 
 if TYPE_CHECKING:
     from raysim.config import RunConfig
@@ -140,7 +141,7 @@ class RayRunner(Runner):
                 lost = ServerLost(f"the server actor was lost: {error.cause.message}", error.cause.traceback)
                 lost.out_of_memory = isinstance(error.cause, OutOfMemory)
                 raise lost from None
-            if isinstance(error.cause, RunFailure):
+            if isinstance(error.cause, RaysimError):
                 raise error.cause from None
             if isinstance(error.cause, RayError):  # what the task needed is gone
                 raise _server_lost(error.cause) from None
