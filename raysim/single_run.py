@@ -20,6 +20,7 @@ from raysim.data import Dataset, load
 from raysim.data.dataset import Columns
 from raysim.data.federated import FederatedData
 from raysim.data.federated_writer import Layout, release_memory, write
+from raysim.data.identity import identity
 from raysim.data.own_partition import OwnPartition
 from raysim.data.partitions import Partition
 from raysim.data.synthetic_tables import tables_digest
@@ -72,6 +73,7 @@ class Prepared:
     client_bytes: int  # that an actor needs for the largest client's data
     notes: tuple[str, ...]  # what the user should know
     warnings: tuple[str, ...]  # what will probably not be what was meant
+    data: str  # a hash of its pixels and labels
     sources: dict[str, str]  # digests of what is the user's own, by setting: they decide the result like settings
     start: np.ndarray | None  # the weights to start from, where not random ones
 
@@ -102,7 +104,7 @@ def run_at(config: RunConfig, out: Path, reporter: Reporter, mirror: Mirror | No
     with ExitStack() as ending:
         lease = ending.enter_context(held(out))
         check_directory(config, out)  # again: until now another driver may have been at work there
-        check_sources(config, out, prepared.sources)
+        check_sources(config, out, prepared.sources, prepared.data)
         if finished := finished_before(config, out, reporter):
             return finished
         with connected_runner(config, prepared, out, reporter) as (runner, plan):
@@ -201,11 +203,11 @@ def check_model(config: RunConfig, dataset: Dataset) -> None:
         fused.check(module, config.model, dataset.shape)
 
 
-def sources(config: RunConfig, dataset: Dataset, start: np.ndarray | None) -> dict[str, str]:
-    """Digests of what is the user's own in a run: its first weights, sources of model and partition, data in memory."""
+def sources(config: RunConfig, start: np.ndarray | None) -> dict[str, str]:
+    """Digests of what is the user's own in a run: its first weights, sources of model and partition."""
     partitioner = config.partitioner()
     own_partition = partitioner.digest() if isinstance(partitioner, OwnPartition) else None
-    found = {"model": models.source(config.model), "dataset": dataset.digest, "partition": own_partition}
+    found = {"model": models.source(config.model), "partition": own_partition}
     found["start_from"] = None if start is None else digest([{"weights": start}])
     return {key: digest for key, digest in found.items() if digest}
 
@@ -220,7 +222,8 @@ def described(config: RunConfig, dataset: Dataset, dealt: Partition, *notes: str
         client_bytes=largest_client(config, dataset, dealt),
         notes=(*dataset.notes, *dealt.notes, *notes),
         warnings=tuple(idle_parts(config, dealt)),
-        sources=sources(config, dataset, start),
+        data=identity(dataset),
+        sources=sources(config, start),
         start=start,
     )
 
@@ -324,6 +327,7 @@ def record_start(
         plan=plan,
         classes=prepared.class_names,
         shape=data.shape,
+        data=prepared.data,
         sources=prepared.sources,
         mean=data.normalisation.mean,
         std=data.normalisation.std,

@@ -102,10 +102,15 @@ def row_reader(x: np.ndarray) -> Iterator[Callable[[slice | np.ndarray], np.ndar
     with open(source.filename, "rb") as file:
 
         def read(rows: slice | np.ndarray) -> np.ndarray:
-            which = range(*rows.indices(len(x))) if isinstance(rows, slice) else rows.tolist()
-            found = np.empty((len(which), *x.shape[1:]), x.dtype)
-            for row, place in zip(which, found, strict=True):
-                if os.preadv(file.fileno(), [place], first + row * size) != size:
+            if isinstance(rows, slice):  # side by side in the file: read at once
+                start, stop, _ = rows.indices(len(x))
+                found = np.empty((stop - start, *x.shape[1:]), x.dtype)
+                pieces = [(start, found)] if len(found) else []
+            else:
+                found = np.empty((len(rows), *x.shape[1:]), x.dtype)
+                pieces = list(zip(rows.tolist(), found, strict=True))
+            for row, place in pieces:
+                if os.preadv(file.fileno(), [place.data], first + row * size) != place.nbytes:
                     raise InputError(f"{source.filename}: it has become shorter; leave it as it is during a run")
             return found
 

@@ -52,7 +52,7 @@ SUMMARY = {
     "tsne?": {str: {"intra": float, "inter": float}}, "generator_map?": {str: {"intra": float, "inter": float}},
     "setup_seconds?": FINITE, "seconds": FINITE, "stopped?": (str, None),
 }  # fmt: skip
-CONFIG = {"run?": str, "settings": dict, "classes?": list, "sources?": {str: str}}
+CONFIG = {"run?": str, "settings": dict, "classes?": list, "data?": str, "sources?": {str: str}}
 FEATURES = {str: {"x": [FINITE], "y": [FINITE], "label": [int]}}
 FIGURE = {"name": str, "value": (float, None), "interval?": ([float, float], None), "note?": (str, None)}
 PRIVACY = ([FIGURE], dict)

@@ -121,14 +121,23 @@ def finished_run(config: RunConfig, path: Path) -> dict[str, Any]:
     return summary if reason_to_stop(config, read_history(path / "metrics.jsonl")) else {}
 
 
-def check_sources(config: RunConfig, path: Path, sources: dict[str, str]) -> None:
-    """Refuse to go on with another model, data or weights than the run began with, where these are the user's own."""
+def check_sources(config: RunConfig, path: Path, sources: dict[str, str], data: str) -> None:
+    """Refuse to go on with other data than the run began with, or another model, partition or weights of one's own.
+
+    `data` is the hash of the data as it is now.
+    """
     if not (config.resume and (path / "config.json").exists()):
         return
-    before = read_config(path).get("sources", {})
-    for key in ("model", "dataset", "partition", "start_from"):
+    recorded = read_config(path)
+    if recorded.get("data", data) != data:  # a run of raysim 0.1.0 has none
+        raise InputError(
+            f"--resume: {path} began with other data: images or labels of --dataset {config.dataset} have changed "
+            "since; put back what was there, or start another run"
+        )
+    before = recorded.get("sources", {})
+    for key in ("model", "partition", "start_from"):
         if before.get(key) != sources.get(key):
-            what = "what is in it" if key in ("dataset", "start_from") else "its source"
+            what = "what is in it" if key == "start_from" else "its source"
             raise InputError(f"--resume: {path} began with another {flag(key)} {getattr(config, key)}: {what} differs")
 
 

@@ -96,14 +96,6 @@ def test_without_a_test_split_a_part_is_held_out_and_sizes_count():
     assert "no test split" in data.notes[0]
 
 
-def test_other_data_has_another_digest():
-    x, y, x_test, y_test = arrays()
-    changed = x.copy()
-    changed[3, 0, 0, 0] ^= 1
-    digests = [loaded(each).digest for each in ((x, y, x_test, y_test), arrays(), (changed, y, x_test, y_test))]
-    assert digests[0] == digests[1] != digests[2]
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -201,7 +193,7 @@ class Table:
     """As much of a Hugging Face Dataset as is used."""
 
     def __init__(self, table: pa.Table, names=None):
-        self.table, self._fingerprint = table, "f"
+        self.table = table
         self.column_names = table.column_names
         self.features = {name: type("Feature", (), {"names": names} if names else {}) for name in self.column_names}
 
@@ -385,7 +377,7 @@ class Turns(raysim.Partitioner):
 def test_an_own_partition_deals(partition, sizes, tmp_path):
     run = raysim.run(**TINY, dataset=tuple(arrays()), partition=partition, out=tmp_path / "run")
     assert client_counts(run.path) == sizes
-    assert json.loads((run.path / "config.json").read_text())["sources"].keys() == {"dataset", "partition"}
+    assert json.loads((run.path / "config.json").read_text())["sources"].keys() == {"partition"}
     assert "test_own" in (run.path / "report.html").read_text()  # read again without the object
 
 
@@ -415,6 +407,6 @@ def test_a_run_on_data_in_memory_is_resumed_with_that_data_only(tmp_path):
     with pytest.raises(InputError, match=r"raysim.resume\(path, dataset=…\)"):
         raysim.resume(run.path, progress=False)
     x, y, x_test, y_test = arrays()
-    with pytest.raises(InputError, match="began with another --dataset memory:arrays: what is in it differs"):
+    with pytest.raises(InputError, match="images or labels of --dataset memory:arrays have changed since"):
         raysim.resume(run.path, dataset=(255 - x, y, x_test, y_test), progress=False)
     assert raysim.resume(run.path, dataset=tuple(arrays()), progress=False).accuracy == run.accuracy
