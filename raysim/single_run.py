@@ -203,11 +203,11 @@ def check_model(config: RunConfig, dataset: Dataset) -> None:
         fused.check(module, config.model, dataset.shape)
 
 
-def sources(config: RunConfig, start: np.ndarray | None) -> dict[str, str]:
-    """Digests of what is the user's own in a run: its first weights, sources of model and partition."""
+def sources(config: RunConfig, dataset: Dataset, start: np.ndarray | None) -> dict[str, str]:
+    """Digests of what is the user's own in a run: its first weights, sources of model and partition, data in memory."""
     partitioner = config.partitioner()
     own_partition = partitioner.digest() if isinstance(partitioner, OwnPartition) else None
-    found = {"model": models.source(config.model), "partition": own_partition}
+    found = {"model": models.source(config.model), "dataset": dataset.digest, "partition": own_partition}
     found["start_from"] = None if start is None else digest([{"weights": start}])
     return {key: digest for key, digest in found.items() if digest}
 
@@ -223,7 +223,7 @@ def described(config: RunConfig, dataset: Dataset, dealt: Partition, *notes: str
         notes=(*dataset.notes, *dealt.notes, *notes),
         warnings=tuple(idle_parts(config, dealt)),
         data=identity(dataset),
-        sources=sources(config, start),
+        sources=sources(config, dataset, start),
         start=start,
     )
 

@@ -43,6 +43,7 @@ class Dataset:
     test: Split
     notes: tuple[str, ...] = ()  # one line each, shown to the user
     clients: np.ndarray | None = None  # whose each training image is, where a column of the data says so
+    digest: str | None = None  # of data that was in memory: nothing else tells it from other data
 
     @property
     def classes(self) -> int:
@@ -78,6 +79,7 @@ class Found:
     image_size: int | None = None  # unless the user gives another
     sized: bool = False  # whether the splits already have the sizes that were asked for
     has_columns: bool = False  # whether it was read from the columns that were asked for
+    digest: str | None = None  # of data that was in memory
 
 
 def home_path(name: str | Path) -> Path:

@@ -133,6 +133,7 @@ def _read(found: Found, request: Request) -> Dataset:
         Split(np.ascontiguousarray(test), test_source.y[test_rows]),
         notes,
         None if found.train.clients is None else found.train.clients[train_rows],
+        found.digest,
     )
 
 

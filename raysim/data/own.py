@@ -6,6 +6,7 @@ training image. A dataset is given alone, as a pair (train, test), or as a dict 
 
 from __future__ import annotations
 
+import hashlib
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -105,9 +106,16 @@ def _of_arrays(arrays: dict[str, Any], where: str, columns: Columns) -> Found:
     largest, samples = max(int(y.max()) for y in labels.values()), sum(map(len, labels.values()))
     if largest >= samples:
         raise wrong(f"{where}: label {largest}, with {samples} images in all; labels must number the classes from 0")
+    sha = hashlib.sha256()
+    for key, array in sorted((read | labels | ({"clients": clients} if clients is not None else {})).items()):
+        sha.update(f"{key}|{array.dtype}|{array.shape}|".encode())
+        sha.update(repr(array.tolist()).encode() if array.dtype == object else np.ascontiguousarray(array).data)
     train = images.in_memory(read["x"], labels["y"])
     test = images.in_memory(read["x_test"], labels["y_test"]) if "x_test" in read else None
-    return Found(tuple(map(str, range(largest + 1))), Source(train.y, train.read, clients), test, has_columns=True)
+    return Found(
+        tuple(map(str, range(largest + 1))), Source(train.y, train.read, clients), test, has_columns=True,
+        digest=sha.hexdigest(),
+    )  # fmt: skip
 
 
 def _pixels(x: np.ndarray, where: str) -> np.ndarray:
@@ -209,7 +217,8 @@ def _of_hugging_face(train: Any, test: Any, where: str, columns: Columns) -> Fou
     readers = [_reader(split, image, where) for split in splits]
     clients = None if client is None else _values(train, client, where)
     sources = [Source(y[0], readers[0], clients), *(Source(y[1], readers[1]) for _ in splits[1:])]
-    return Found(class_names, sources[0], sources[1] if test is not None else None, has_columns=True)
+    digest = hashlib.sha256(repr([getattr(split, "_fingerprint", None) for split in splits]).encode()).hexdigest()
+    return Found(class_names, sources[0], sources[1] if test is not None else None, has_columns=True, digest=digest)
 
 
 def _column(dataset: Any, names: tuple[str | None, ...], where: str, content: str) -> str:

@@ -135,9 +135,9 @@ def check_sources(config: RunConfig, path: Path, sources: dict[str, str], data: 
             "since; put back what was there, or start another run"
         )
     before = recorded.get("sources", {})
-    for key in ("model", "partition", "start_from"):
+    for key in ("model", "dataset", "partition", "start_from"):
         if before.get(key) != sources.get(key):
-            what = "what is in it" if key == "start_from" else "its source"
+            what = "what is in it" if key in ("dataset", "start_from") else "its source"
             raise InputError(f"--resume: {path} began with another {flag(key)} {getattr(config, key)}: {what} differs")
 
 

@@ -96,6 +96,15 @@ def test_without_a_test_split_a_part_is_held_out_and_sizes_count():
     assert "no test split" in data.notes[0]
 
 
+def test_other_data_has_another_digest():
+    x, y, x_test, y_test = arrays()
+    changed = x.copy()
+    changed[3, 0, 0, 0] ^= 1
+    digests = [loaded(each).digest for each in ((x, y, x_test, y_test), arrays(), (changed, y, x_test, y_test))]
+    assert digests[0] == digests[1] != digests[2]
+    assert len({loaded((x, y), seed=seed).digest for seed in (1, 2)}) == 1  # of whatever is held out: seeds compare
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -193,7 +202,7 @@ class Table:
     """As much of a Hugging Face Dataset as is used."""
 
     def __init__(self, table: pa.Table, names=None):
-        self.table = table
+        self.table, self._fingerprint = table, "f"
         self.column_names = table.column_names
         self.features = {name: type("Feature", (), {"names": names} if names else {}) for name in self.column_names}
 
@@ -377,7 +386,7 @@ class Turns(raysim.Partitioner):
 def test_an_own_partition_deals(partition, sizes, tmp_path):
     run = raysim.run(**TINY, dataset=tuple(arrays()), partition=partition, out=tmp_path / "run")
     assert client_counts(run.path) == sizes
-    assert json.loads((run.path / "config.json").read_text())["sources"].keys() == {"partition"}
+    assert json.loads((run.path / "config.json").read_text())["sources"].keys() == {"dataset", "partition"}
     assert "test_own" in (run.path / "report.html").read_text()  # read again without the object
 
 
