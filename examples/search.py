@@ -1,4 +1,4 @@
-"""Search for a learning rate and a method's weight: bad trials are stopped early, by ASHA of Ray Tune.
+"""Search for a learning rate and a method's weight: Optuna ends bad trials early.
 
     pip install 'raysim[search]' && python examples/search.py
 

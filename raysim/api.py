@@ -96,20 +96,19 @@ def sweep(
 
 
 def search(
-    over: Mapping[str, Any], *, trials: int = 10, scheduler: str = "asha", grace: int | None = None,
-    reduction: int | None = None, progress: bool = True, **settings: Any,
+    over: Mapping[str, Any], *, trials: int = 10, sampler: str = "random", scheduler: str = "asha",
+    grace: int | None = None, reduction: int | None = None, progress: bool = True, **settings: Any,
 ) -> Comparison:  # fmt: skip
-    """Settings drawn at random, as `raysim search` does: `over={"lr": "loguniform:1e-4,1e-1"}`, or spaces of ray.tune.
+    """Settings drawn as `raysim search` does: `over={"lr": "loguniform:1e-4,1e-1"}`, or distributions of Optuna.
 
     The same call again goes on where it stopped; `best` of the result is the best trial.
     """
-    from raysim.experiments import search as searching  # imported here, since it needs Ray Tune
+    from raysim.experiments import search as searching  # imported here, since it needs Optuna
 
-    own = {"trials": trials, "scheduler": scheduler, "grace": grace, "reduction": reduction}
+    own = {"trials": trials, "sampler": sampler, "scheduler": scheduler, "grace": grace, "reduction": reduction}
     flags = _plain(settings) | {key: value for key, value in own.items() if value is not None}
-    planned = searching.plan_search(over, flags)
-    best = searching.run_search(planned, _reporter(progress))
-    return replace(_compared(planned.grid), best=_opened(best.folder, best.config) if best else None)
+    done, best = searching.run_search(searching.Search(over, flags), _reporter(progress))
+    return replace(_compared(done), best=_opened(best.folder, best.config))
 
 
 # -- inside ------------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ COMMANDS = {
     "resume": "go on with a run that was interrupted: resume RUN_DIR",
     "compare": "methods × seeds × partitions on one cluster, and their table: --methods A B --seeds 0 1 …",
     "sweep": "an ablation: sweep NAME, or sweep --over key=value,value …",
-    "search": "settings drawn at random, with Ray Tune's ASHA: search --over lr=loguniform:1e-4,1e-1 --trials 20",
+    "search": "settings drawn by Optuna, worse trials ended early: search --over lr=loguniform:1e-4,1e-1 --trials 20",
     "plan": "print the placement plan of a configuration and stop",
     "doctor": "examine the cluster: versions, memory, and a self-test on every GPU",
     "show": "one line per run, the most accurate first: show RUN_DIR… or folders of runs",

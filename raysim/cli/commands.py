@@ -231,7 +231,7 @@ def search(words: Words) -> None:
     from raysim.experiments import grid, search
 
     if HELP & set(words):
-        _many("search", words, search.FLAGS)
+        _many("search", words, {key: field.metadata["help"] for key, field in setting_fields(search.Options).items()})
         return
     search.run_search(search.from_lists(*grid.read(words)), Reporter())
 

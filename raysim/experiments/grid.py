@@ -126,9 +126,15 @@ def unknown_sweep(name: str) -> InputError:
     return InputError(f"sweep: unknown sweep '{name}'{nearest(name, SWEEPS, otherwise, similar=0.85)}")
 
 
-def of_points(name: str, points: Axis, flags: dict[str, object]) -> Grid:
+def of_points(name: str, points: Axis, flags: Flags) -> Grid:
     """The grid with a row for each of these points; other flags are settings of every run."""
     return _grid(name, Sweep("", {}, ()), _points([points]), flags, None)
+
+
+def digest(runs: Sequence[PlannedRun], *more: str) -> str:
+    """A name for these runs by which the same command finds their folder again."""
+    settings = [run.config.identity() | length_settings(run.config) for run in runs]
+    return _short_digest(json.dumps([*more, *settings], sort_keys=True))
 
 
 # -- inside ------------------------------------------------------------------------------------------------------------
@@ -233,7 +239,7 @@ def _grid(
             config = configured(points, seed)
             runs.append(PlannedRun(row, config, _reported(sweep, row, config), tuned if tuned != row else None))
     _check_different(command, runs)
-    folder = results_folder() / (str(out) if out else Path("runs") / f"{name}-{_digest(runs)}")
+    folder = results_folder() / (str(out) if out else Path("runs") / f"{name}-{digest(runs)}")
     return Grid(folder, tuple(_placed(folder, runs)), at_once)
 
 
@@ -302,12 +308,6 @@ def _count(value: object) -> int | None:
     if not (str(value).isdigit() and int(str(value)) > 0):
         raise InputError(f"--at-once must be a whole number above 0, not '{value}'")
     return int(str(value))
-
-
-def _digest(runs: list[PlannedRun]) -> str:
-    """A name for these runs by which the same command finds their folder again."""
-    content = json.dumps([run.config.identity() | length_settings(run.config) for run in runs], sort_keys=True)
-    return _short_digest(content)
 
 
 def _placed(folder: Path, runs: list[PlannedRun]) -> Iterator[PlannedRun]:

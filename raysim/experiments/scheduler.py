@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 import psutil
 
@@ -39,8 +39,6 @@ from raysim.single_run import idle_parts, largest_client, prepare
 from raysim.storage.formats import read_summary
 from raysim.storage.run_directory import rounds_done, run_directory
 
-Judge = Callable[[PlannedRun, int, float], str]  # why a run with this accuracy after a round ends there, if it does
-
 REPORT_SECONDS = 60.0  # between lines of progress, where there is no bar
 END_SECONDS = 12.0  # that runs have to end after SIGTERM; less than we have ourselves (engine/signals.py)
 
@@ -52,22 +50,43 @@ DATA_SETTINGS = (
 )  # fmt: skip
 
 
-def run_grid(grid: Grid, reporter: Reporter, judge: Judge | None = None) -> None:
+class Trials(Protocol):
+    """Runs of which each is drawn when it can start, and may be ended early: `raysim search`."""
+
+    number: int  # of all of them, drawn or not
+    examples: tuple[PlannedRun, ...]  # never run: settings to check data and plans with before the first draw
+
+    def open(self) -> list[PlannedRun]:
+        """Return the trials that an earlier command drew in this folder, which is locked."""
+
+    def draw(self) -> PlannedRun | None:
+        """Draw the next trial; None if there is no further one."""
+
+    def judge(self, run: PlannedRun, t: int, accuracy: float) -> str:
+        """Say why a trial with this accuracy after round t ends there; empty if it goes on."""
+
+    def finished(self, run: PlannedRun) -> None:
+        """Take note of a trial's result."""
+
+
+def run_grid(grid: Grid, reporter: Reporter, trials: Trials | None = None) -> Grid:
     """Run all of a grid, and write their table and one report about them; a RaysimError if a run failed.
 
-    Runs report every accuracy to the `judge`, if there is one, and end early where it gives a reason.
+    With `trials` the grid is empty at first; the one that is returned has those that were drawn.
     """
-    scheduler = RunScheduler(grid, reporter, lambda: write_table(grid, scheduler.failed), judge)
+    scheduler = RunScheduler(grid, reporter, lambda: write_table(scheduler.grid, scheduler.failed), trials)
     try:
         failed = scheduler.run()
     except KeyboardInterrupt:
         raise KeyboardInterrupt("raysim: interrupted; the same command again goes on") from None
+    grid = scheduler.grid
     text = write_table(grid, failed)
     reporter.say(f"{text}\ntable: {grid.folder / 'table.md'}")
     if done := [run.folder for run in grid.runs if run.finished]:
         reporter.say(f"report: {write_comparison(done, grid.folder / 'report.html')}")
     if failed:
         raise RaysimError(f"{len(failed)} of {len(grid.runs)} runs failed; the same command again tries only them")
+    return grid
 
 
 @contextmanager
@@ -127,46 +146,76 @@ class RunScheduler:
 
     def __init__(
         self, grid: Grid, reporter: Reporter, on_finish: Callable[[], object] = lambda: None,
-        judge: Judge | None = None,
+        trials: Trials | None = None,
     ):  # fmt: skip
-        self.grid, self.reporter, self.on_finish, self.judge = grid, reporter, on_finish, judge
+        self.grid, self.reporter, self.on_finish, self.trials = grid, reporter, on_finish, trials
         for run in grid.runs:
             run_directory(run.config)  # raises if it cannot be written, or holds another run
         self.waiting = [run for run in grid.runs if not run.finished]
+        self.examples = trials.examples if trials else tuple(self.waiting)
         self.running: dict[PlannedRun, tuple[subprocess.Popen[bytes], list[Node]]] = {}
         self.failed: dict[PlannedRun, str] = {}
         self.news: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()  # what threads hear, to be dealt with
 
     def run(self) -> dict[PlannedRun, str]:
         """Run all of them, and return the reason for each that failed."""
-        if not self.waiting:
+        if not self.examples:
             return {}
         client_bytes = self._check_data()
-        self.in_process = all(run.config.in_process for run in self.waiting)
-        with locked(self.grid.folder) as lock, nullcontext() if self.in_process else cluster.connected():
-            self.lock = lock
-            self.free = self._find_units()
-            self.at_once = self._how_many(client_bytes)
-            self.began, self.rounds_before = time.monotonic(), self._rounds()
-            done = len(self.grid.runs) - len(self.waiting)
-            self.reporter.say(
-                f"{len(self.grid.runs)} runs{f', {done} of them done' if done else ''}, {self.at_once} at once on "
-                f"{len(self.free)} {'GPUs' if self.free[0].gpus else 'CPU places'}; in {self.grid.folder}"
-            )
-            self.reporter.start(sum(run.config.rounds for run in self.grid.runs))
-            try:
-                self._work()
-            finally:
-                self._stop()
-                self.reporter.stop()
+        self.in_process = all(run.config.in_process for run in self.examples)
+        with locked(self.grid.folder) as self.lock:
+            for run in self.trials.open() if self.trials else []:
+                self._add(run)
+            if self.to_come:
+                with nullcontext() if self.in_process else cluster.connected():
+                    self._run(client_bytes)
         return self.failed
+
+    def _run(self, client_bytes: int) -> None:
+        self.free = self._find_units()
+        self.at_once = self._how_many(client_bytes)
+        self.began, self.rounds_before = time.monotonic(), self._rounds()
+        done = self.number - self.to_come
+        self.reporter.say(
+            f"{self.number} runs{f', {done} of them done' if done else ''}, {self.at_once} at once on "
+            f"{len(self.free)} {'GPUs' if self.free[0].gpus else 'CPU places'}; in {self.grid.folder}"
+        )
+        self.reporter.start(self._all_rounds())
+        try:
+            self._work()
+        finally:
+            self._stop()
+            self.reporter.stop()
+
+    @property
+    def number(self) -> int:
+        """The number of all runs, of which some may have to be drawn."""
+        return max(self.trials.number if self.trials else 0, len(self.grid.runs))
+
+    @property
+    def to_come(self) -> int:
+        """The number of runs that have not been started."""
+        return len(self.waiting) + self.number - len(self.grid.runs)
+
+    def _add(self, run: PlannedRun) -> None:
+        """Add a trial to the grid."""
+        run_directory(run.config)
+        self.grid = dataclasses.replace(self.grid, runs=(*self.grid.runs, run))
+        if not run.finished:
+            self.waiting.append(run)
+
+    def _next(self) -> PlannedRun | None:
+        """Take the next run that can start; None if there is none."""
+        if not self.waiting and self.trials and self.to_come and (drawn := self.trials.draw()):
+            self._add(drawn)
+        return self.waiting.pop(0) if self.waiting else None
 
     # -- before the first run ----------------------------------------------------------------------------------------
 
     def _check_data(self) -> int:
         """Load and deal each kind of data once, so that errors in it show now; returns the largest client's bytes."""
         kinds: dict[tuple[Any, ...], list[PlannedRun]] = {}
-        for run in self.waiting:
+        for run in self.examples:
             kinds.setdefault(tuple(getattr(run.config, key) for key in DATA_SETTINGS), []).append(run)
         largest, warnings = 0, dict[str, None]()
         for runs in kinds.values():
@@ -178,9 +227,9 @@ class RunScheduler:
         return largest
 
     def _find_units(self) -> list[Node]:
-        threads = max(run.config.threads for run in self.waiting)
+        threads = max(run.config.threads for run in self.examples)
         if not self.in_process:
-            nodes, types = cluster.nodes(), {run.config.gpu_type for run in self.waiting}
+            nodes, types = cluster.nodes(), {run.config.gpu_type for run in self.examples}
             return units(of_type(nodes, types.pop() if len(types) == 1 else None) or nodes, threads)
         cpus = len(os.sched_getaffinity(0))
         return units([Node("", float(cpus), 0, psutil.virtual_memory().total)], threads)
@@ -191,7 +240,7 @@ class RunScheduler:
             if self.grid.at_once > len(self.free):
                 raise PlanError(f"--at-once {self.grid.at_once}: there is room for {len(self.free)} runs at once")
             return self.grid.at_once
-        most = min(len(self.free), len(self.waiting))
+        most = min(len(self.free), self.to_come)
         if self.in_process:
             return most
         for many in range(most, 1, -1):
@@ -204,16 +253,16 @@ class RunScheduler:
     def _check_plans(self, many: int, client_bytes: int) -> None:
         """Raise a PlanError if a run does not fit into its share where so many run at once."""
         share = merged(self.free[: len(self.free) // many])
-        for run in self.waiting:
+        for run in self.examples:
             make_plan(run.config, share, client_bytes)
 
     # -- while they run ----------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
         self.reported = time.monotonic()  # when something was said last
-        while self.waiting or self.running:
-            while self.waiting and self.free and len(self.running) < self.at_once:
-                self._start(self.waiting.pop(0))
+        while self.to_come or self.running:
+            while self.free and len(self.running) < self.at_once and (run := self._next()):
+                self._start(run)
             with suppress(queue.Empty):
                 self.news.get(timeout=1.0 if self.reporter.bar else REPORT_SECONDS)()
             if time.monotonic() - self.reported >= REPORT_SECONDS:
@@ -223,7 +272,7 @@ class RunScheduler:
 
     def _start(self, run: PlannedRun) -> None:
         """Start a run with its fair share of the free units: the rest is for the runs that can start beside it."""
-        beside = min(len(self.waiting) + 1, self.at_once - len(self.running))
+        beside = min(self.to_come + 1, self.at_once - len(self.running))
         # From the node with most free units, so that a run is on as few nodes as possible.
         self.free.sort(key=lambda unit: (-sum(u.id == unit.id for u in self.free), unit.id))
         count = max(1, len(self.free) // beside)
@@ -254,8 +303,8 @@ class RunScheduler:
 
     @contextmanager
     def _heard(self, run: PlannedRun) -> Iterator[tuple[int, ...]]:
-        """The descriptors by which a run asks the judge and is answered, if there is one; ours again afterwards."""
-        if not self.judge:
+        """The descriptors by which a trial asks whether to go on and is answered; closed here afterwards."""
+        if not self.trials:
             yield ()
             return
         (questions, asking), (answers, answering) = os.pipe(), os.pipe()
@@ -275,9 +324,9 @@ class RunScheduler:
                 answered.wait()
 
     def _answer(self, run: PlannedRun, asked: dict[str, Any], answers: TextIO, answered: threading.Event) -> None:
-        assert self.judge
+        assert self.trials
         with suppress(OSError):  # it is gone, and has nothing to hear any more
-            answers.write(json.dumps({"stop": self.judge(run, asked["round"], asked["accuracy"])}) + "\n")
+            answers.write(json.dumps({"stop": self.trials.judge(run, asked["round"], asked["accuracy"])}) + "\n")
             answers.flush()
         answered.set()
 
@@ -285,8 +334,10 @@ class RunScheduler:
         """Take note of a run's end."""
         process, share = self.running.pop(run)
         self.free += share
-        done = len(self.grid.runs) - len(self.waiting) - len(self.running)
+        done = self.number - self.to_come - len(self.running)
         if process.returncode == 0 and run.finished:
+            if self.trials:
+                self.trials.finished(run)
             summary = read_summary(run.folder)
             outcome = f"{100 * summary['final_accuracy']:.2f} % in {duration(summary['seconds'])}"
             outcome += f" ({summary['stopped']})" if summary.get("stopped") else ""
@@ -294,25 +345,31 @@ class RunScheduler:
             self.failed[run] = reason(run, process.returncode)
             outcome = f"FAILED: {self.failed[run]}"
         self.reported = time.monotonic()
-        self.reporter.say(f"[{done}/{len(self.grid.runs)}] {run.title}: {outcome}; {self._left()}")
+        self.reporter.say(f"[{done}/{self.number}] {run.title}: {outcome}; {self._left()}")
         self.on_finish()
 
     def _rounds(self) -> int:
         """The rounds that all runs together have done."""
         return sum(run.config.rounds if run.finished else rounds_done(run.folder) for run in self.grid.runs)
 
+    def _undrawn_rounds(self) -> int:
+        """The rounds of trials that are not drawn yet, which count as the first example."""
+        return (self.number - len(self.grid.runs)) * self.examples[0].config.rounds
+
+    def _all_rounds(self) -> int:
+        return sum(run.config.rounds for run in self.grid.runs) + self._undrawn_rounds()
+
     def _left(self) -> str:
         """How many runs are left, and about how long they take."""
-        if not (self.waiting or self.running):
+        if not (runs := self.to_come + len(self.running)):
             return "none left"
-        left = sum(run.config.rounds - rounds_done(run.folder) for run in [*self.waiting, *self.running])
+        known = sum(run.config.rounds - rounds_done(run.folder) for run in [*self.waiting, *self.running])
         done = self._rounds() - self.rounds_before
-        about = f", about {duration((time.monotonic() - self.began) / done * left)}" if done > 0 else ""
-        return f"{len(self.waiting) + len(self.running)} left{about}"
+        each = (time.monotonic() - self.began) / done if done > 0 else 0.0
+        return f"{runs} left" + (f", about {duration(each * (known + self._undrawn_rounds()))}" if done > 0 else "")
 
     def _progress(self) -> str:
-        total = sum(run.config.rounds for run in self.grid.runs)
-        return f"{self._rounds()} of {total} rounds; runs: {len(self.running)} at work, {self._left()}"
+        return f"{self._rounds()} of {self._all_rounds()} rounds; runs: {len(self.running)} at work, {self._left()}"
 
     def _stop(self) -> None:
         """End what is still running: by SIGTERM, which a run takes as Ctrl-C, and then by force."""
