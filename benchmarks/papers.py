@@ -16,11 +16,10 @@ from itertools import groupby, pairwise
 from pathlib import Path
 
 from benchmarks.report import publish, table
+from raysim import papers
 from raysim.config import RunConfig, from_record, resolve
 from raysim.experiments import grid
 from raysim.experiments.grid import PlannedRun
-from raysim.experiments.sweeps import SWEEPS
-from raysim.observe import papers
 
 COLUMNS = (
     "paper", "dataset", "partition", "method", "seed", "accuracy", "final_accuracy", "rounds", "seconds",
@@ -63,7 +62,7 @@ def planned() -> dict[str, PlannedRun]:
 
     FedPA's figures come from its authors' code, which departs from its formulas: those are no rows of this table.
     """
-    tables = [name for name, sweep in SWEEPS.items() if sweep.paper is None]
+    tables = [name for name, sweep in papers.sweeps().items() if sweep.paper is None]
     tables = [name for name in tables if not name.startswith("fedpa") or name.endswith("-reference")]
     runs = [run for name in tables for run in grid.from_words("sweep", [name, "--seeds", "0"]).runs]
     return {what_counts(run.config): run for run in runs}

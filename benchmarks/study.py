@@ -13,7 +13,7 @@ import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from raysim.config.presets import HFMDS_LETTER
+from raysim.papers import settings_of
 
 WINDOW = 8  # last rounds whose accuracies are averaged: with few classes per client single rounds vary
 WINDOWS = {"cifar10": 10, "hfmds-warm": 5}  # where it is another number
@@ -40,7 +40,7 @@ SEVERELY = {
 REAL = {"hfmds.share": "real"}
 # The synthesis before coarser images were added, with which the columns that name it were recorded.
 FORMER = {"hfmds.levels": 0, "hfmds.lr": 0.1}
-LETTER = {key.replace("_", "-"): value for key, value in HFMDS_LETTER.items()}
+LETTER = {key.replace("_", "-"): value for key, value in settings_of("hfmds", "letter").items()}
 AUTO = {"hfmds.match-weight": "auto"}
 BOTH = {"method": "hfmds+fedpa", "fedpa.lambda-ge": 0.5, "fedpa.lambda-po": 0.01, "fedpa.lambda-po-floor": 0}
 BOTH_BOUNDED = BOTH | {"fedpa.lambda-ge": 2, "fedpa.ad-reach": 1}  # as in the main job

@@ -19,7 +19,7 @@ from benchmarks.hfmds_fedpa import SETTINGS, synthesise
 from benchmarks.report import machine, megabytes, publish, spread, table
 from benchmarks.turns import Side, here
 from benchmarks.workloads import BATCH, CLASSES, Workload, client_batch, pixels, plain_model
-from raysim.config.presets import PRESETS
+from raysim.papers import presets
 
 SIZES = {
     "small": {"clients": 20, "samples": 250, "active": 10, "per_client": 100, "steps": 10},
@@ -39,7 +39,7 @@ def raysim_settings(settings: dict) -> dict[str, object]:
                   "gen_lr", "noise"),
     }  # fmt: skip
     own = {f"{part}.{name}": settings[name] for part, known in names.items() for name in known}
-    letter = {key: value for key, value in PRESETS["hfmds-cifar10"].settings.items() if key.startswith("hfmds.")}
+    letter = {key: value for key, value in presets()["hfmds-cifar10"].settings.items() if key.startswith("hfmds.")}
     return letter | {"method": "hfmds+fedpa", "hfmds.lr": settings["image_lr"], "fedpa.lambda_po_floor": 0.0} | own
 
 

@@ -17,16 +17,16 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from benchmarks.report import table
-from raysim.config.presets import HFMDS_LETTER
 from raysim.data import load
 from raysim.data.normalisation import Normalisation
 from raysim.methods.common.features import class_sums
 from raysim.methods.common.synthesis import ImageSynthesis
 from raysim.models import build
+from raysim.papers import settings_of
 from raysim.privacy.psnr import psnr
 from raysim.privacy.recognition import recognised
 
-LETTER = {key.removeprefix("hfmds."): value for key, value in HFMDS_LETTER.items()}
+LETTER = {key.removeprefix("hfmds."): value for key, value in settings_of("hfmds", "letter").items()}
 VARIANTS = {
     "the paper's letter, 500 steps": LETTER | {"steps": 500},
     "the same, match-weight auto": LETTER | {"steps": 500, "match_weight": "auto"},

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from raysim import methods as all_methods
+from raysim import papers
 from raysim.cli import HELP
 from raysim.config import (
-    PRESETS,
     TOPICS,
     RunConfig,
     by_topic,
@@ -336,10 +336,11 @@ def models(words: Words) -> None:
 def presets(words: Words) -> None:
     """`raysim presets`: the papers' settings by name; `raysim presets NAME`: one, as a TOML file for --config."""
     if (name := _one("presets", words)) is None:
-        return _list([(name, preset.about) for name, preset in PRESETS.items()])
-    if name not in PRESETS:
-        raise InputError(f"presets: unknown preset '{name}'{nearest(name, PRESETS, '; see `raysim presets`')}")
-    sys.stdout.write(f"# {PRESETS[name].about}\n{_toml(PRESETS[name].settings)}\n")
+        return _list([(name, preset.about) for name, preset in papers.presets().items()])
+    if name not in papers.presets():
+        raise InputError(f"presets: unknown preset '{name}'{nearest(name, papers.presets(), '; see `raysim presets`')}")
+    preset = papers.presets()[name]
+    sys.stdout.write(f"# {preset.about}\n{_toml(preset.settings)}\n")
 
 
 def _toml(settings: dict[str, Any]) -> str:
@@ -355,13 +356,12 @@ def _toml(settings: dict[str, Any]) -> str:
 def sweeps(words: Words) -> None:
     """`raysim sweeps`: the papers' tables and ablations by name; `raysim sweeps NAME`: the runs of one."""
     from raysim.experiments.grid import unknown_sweep
-    from raysim.experiments.sweeps import SWEEPS
 
     if (name := _one("sweeps", words)) is None:
-        return _list([(name, sweep.about) for name, sweep in SWEEPS.items()])
-    if name not in SWEEPS:
+        return _list([(name, sweep.about) for name, sweep in papers.sweeps().items()])
+    if name not in papers.sweeps():
         raise unknown_sweep(name)
-    sweep = SWEEPS[name]
+    sweep = papers.sweeps()[name]
     runs = math.prod(map(len, sweep.axes)) * max(1, len(sweep.seeds))
     lines = [sweep.about, f"{runs} runs; seeds: {', '.join(map(str, sweep.seeds)) or 'that of the settings'}", ""]
     lines += ["all of them: " + _words_of(sweep.base)]

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from raysim import methods
-from raysim.config.presets import PRESETS
 from raysim.config.run_config import RunConfig, check
 from raysim.errors import InputError
 from raysim.methods.base import Part
+from raysim.papers import presets
 from raysim.settings import Given, convert, flag, is_switch, nearest, setting_fields
 
 Layer = tuple[str, dict[str, object]]  # where it comes from ("command line", a file, a preset), key -> value
@@ -156,9 +156,9 @@ def _preset(values: dict[str, object]) -> list[Layer]:
     """Remove `preset` from these values; returns the layer it stands for, if it was there."""
     if (name := take(values, "preset")) is None:
         return []
-    if name not in PRESETS:
-        raise InputError(f"--preset: unknown preset '{name}'{nearest(name, PRESETS, '; see `raysim presets`')}")
-    return [(f"preset {name}", PRESETS[name].settings)]
+    if name not in presets():
+        raise InputError(f"--preset: unknown preset '{name}'{nearest(name, presets(), '; see `raysim presets`')}")
+    return [(f"preset {name}", presets()[name].settings)]
 
 
 def resolve(layers: list[Layer]) -> RunConfig:

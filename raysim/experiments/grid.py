@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from raysim import methods
+from raysim import methods, papers
 from raysim.config import RunConfig, from_command_line, load_layers, resolve, take
 from raysim.data import partitions
 from raysim.engine.stopping import length_settings
 from raysim.errors import InputError
-from raysim.experiments.sweeps import SWEEPS, Axis, Settings, Sweep
-from raysim.observe import papers
+from raysim.papers import Axis, Settings, Sweep
 from raysim.settings import flag, nearest
 from raysim.storage.remote import is_remote
 from raysim.storage.run_directory import finished_run, results_folder
@@ -106,12 +105,13 @@ def sweep(lists: Lists, flags: Flags, name: str | None = None) -> Grid:
         raise InputError(f"sweep: give the name of a sweep ('{name}') or --over, not both")
     if not name and not lists.get("over"):
         raise InputError("sweep: give a name (`raysim sweeps` lists them), or --over key=value,value …")
-    if name and name not in SWEEPS:
+    if name and name not in papers.sweeps():
         raise unknown_sweep(name)
     if name and "preset" in flags:
         raise InputError(f"sweep {name} has a preset of its own; change single settings, e.g. --rounds 20")
     if name:
-        return _grid(f"sweep-{name}", SWEEPS[name], _points(SWEEPS[name].axes), flags, lists.get("seeds"))
+        found = papers.sweeps()[name]
+        return _grid(f"sweep-{name}", found, _points(found.axes), flags, lists.get("seeds"))
     axes = list(map(_over, lists["over"]))
     for one, other in itertools.combinations(axes, 2):
         if twice := sorted(_varied([one]) & _varied([other])):
@@ -121,9 +121,9 @@ def sweep(lists: Lists, flags: Flags, name: str | None = None) -> Grid:
 
 def unknown_sweep(name: str) -> InputError:
     """An error with the sweep that was meant, if it is nearly called that, or with those of the same paper."""
-    siblings = [known for known in SWEEPS if known.partition("-")[0] == name.partition("-")[0]]
+    siblings = [known for known in papers.sweeps() if known.partition("-")[0] == name.partition("-")[0]]
     otherwise = f"; there are {', '.join(siblings)}" if siblings else "; see `raysim sweeps`"
-    return InputError(f"sweep: unknown sweep '{name}'{nearest(name, SWEEPS, otherwise, similar=0.85)}")
+    return InputError(f"sweep: unknown sweep '{name}'{nearest(name, papers.sweeps(), otherwise, similar=0.85)}")
 
 
 def of_points(name: str, points: Axis, flags: Flags) -> Grid:

@@ -16,8 +16,8 @@ from raysim.config import take
 from raysim.errors import InputError
 from raysim.experiments import grid, scheduler
 from raysim.experiments.grid import Flags, Grid, Lists, PlannedRun
-from raysim.experiments.sweeps import Axis
 from raysim.observe.progress import Reporter
+from raysim.papers import Axis
 from raysim.rng import stream
 from raysim.settings import convert, flag, setting, setting_fields
 from raysim.storage.files import append_line, write_atomically

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from raysim import papers
 from raysim.experiments.grid import Grid, PlannedRun
-from raysim.observe import papers
 from raysim.storage.files import to_json, write_atomically
 from raysim.storage.formats import read_summary
 

@@ -15,7 +15,8 @@ from safetensors.numpy import load_file
 
 from raysim import __version__
 from raysim.cli import COMMANDS, main
-from raysim.config import PRESETS, TOPICS, from_command_line, load_layers, resolve
+from raysim.config import TOPICS, from_command_line, load_layers, resolve
+from raysim.papers import presets
 
 ROOT = Path(__file__).parents[2]
 TINY = ["--train-size", "80", "--test-size", "40", "--clients", "4", "--rounds", "2", "--model", "small-cnn"]
@@ -189,7 +190,7 @@ def test_one_preset_is_a_file_of_settings(tmp_path, capsys):
 
 
 def test_every_preset_is_valid_toml(capsys):
-    for name, preset in PRESETS.items():
+    for name, preset in presets().items():
         content = tomllib.loads(listing("presets", name, capsys=capsys))
         tables = {f"{k}.{i}": v for k, table in content.items() if isinstance(table, dict) for i, v in table.items()}
         plain = {k: v for k, v in content.items() if not isinstance(v, dict)}

@@ -9,16 +9,15 @@ import torch
 
 from raysim import api, methods
 from raysim.config import from_command_line, load_layers, resolve
-from raysim.config.presets import PRESETS
 from raysim.engine.ray_runner.plan import Node
 from raysim.engine.stopping import length_settings
 from raysim.errors import InputError
 from raysim.experiments import grid
 from raysim.experiments.scheduler import flags, locked, merged, units
-from raysim.experiments.sweeps import SWEEPS
 from raysim.methods.fedprox import FedProx
 from raysim.methods.hfmds import HFMDS
 from raysim.methods.moon import Moon
+from raysim.papers import presets, sweeps
 from raysim.rng import stream
 
 
@@ -196,15 +195,15 @@ def test_a_folder_is_worked_in_by_one_command_at_a_time(tmp_path):
         pass
 
 
-@pytest.mark.parametrize("name", SWEEPS)
+@pytest.mark.parametrize("name", sweeps())
 def test_every_sweep_has_rows_that_differ_and_the_papers_figures_belong_to_some(name):
-    wanted = {m for axis in SWEEPS[name].axes for point in axis.values() for m in point.get("method", "").split("+")}
-    if (preset := SWEEPS[name].base["preset"]) not in PRESETS or not wanted <= {"", *methods.names()}:
+    wanted = {m for axis in sweeps()[name].axes for point in axis.values() for m in point.get("method", "").split("+")}
+    if (preset := sweeps()[name].base["preset"]) not in presets() or not wanted <= {"", *methods.names()}:
         pytest.skip(f"no preset {preset}, or one of {wanted} is missing")
     runs = grid.from_words("sweep", [name]).runs
     identities = [str(run.config.identity() | length_settings(run.config)) for run in runs]
     assert len(set(identities)) == len(runs) > 1
-    assert (SWEEPS[name].paper or {}).keys() <= {run.row for run in runs}
+    assert (sweeps()[name].paper or {}).keys() <= {run.row for run in runs}
 
 
 @pytest.mark.parametrize("dataset", ["mnist", "fashion", "emnist", "celeba"])

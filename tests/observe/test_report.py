@@ -12,7 +12,6 @@ import pytest
 from PIL import Image
 
 from raysim.cli import main
-from raysim.config.presets import PRESETS
 from raysim.engine.round_metrics import RoundMetrics
 from raysim.errors import InputError
 from raysim.observe.report import specs, write_comparison, write_report
@@ -21,6 +20,7 @@ from raysim.observe.report.page import as_script_data
 from raysim.observe.report.pairs import image_pairs
 from raysim.observe.report.single import _key_figures, figure_rows
 from raysim.observe.synthetic import Pair, save_pairs
+from raysim.papers import presets
 from raysim.storage.run_reader import Run, read_run
 from tests.browser import Browser, needs_chromium
 
@@ -539,7 +539,7 @@ def test_departures_from_the_papers_setting(four):
     assert departures(settings | {"dataset": "a-folder"}) == []
     # A method without a preset of its own is held against those of its dataset, but for parts' settings.
     assert departures(settings | {"method": "moon", "moon.mu": 1.0}) == different
-    own = departures(settings | PRESETS["hfmds-cifar10"].settings | {"hfmds.steps": 7})
+    own = departures(settings | presets()["hfmds-cifar10"].settings | {"hfmds.steps": 7})
     assert own == ["hfmds.steps 7 (not 500)", "test_size 40", "train_size 100"]
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from raysim import methods
-from raysim.config import PRESETS, RunConfig
+from raysim.config import RunConfig
 from raysim.experiments import grid
-from raysim.experiments.sweeps import SWEEPS
+from raysim.papers import presets, sweeps
 from raysim.settings import as_dict
 
 from ..config.words import from_words
@@ -31,7 +31,7 @@ def defaults() -> Settings:
 def of_preset(name: str) -> Settings:
     """Return what a preset resolves to, with its settings for methods other than its own."""
     found = from_words("--preset", name).settings()
-    return _changed(found) | {key: value for key, value in PRESETS[name].settings.items() if key not in found}
+    return _changed(found) | {key: value for key, value in presets()[name].settings.items() if key not in found}
 
 
 def of_sweep(name: str) -> dict[str, Settings]:
@@ -39,7 +39,7 @@ def of_sweep(name: str) -> dict[str, Settings]:
 
     Runs of a row differ in their seed only, so that of one seed stands for all.
     """
-    seeds = SWEEPS[name].seeds
+    seeds = sweeps()[name].seeds
     runs = grid.from_words("sweep", [name, *(["--seeds", str(seeds[0])] if seeds else [])]).runs
     rows = {run.row: _changed(run.alone.settings()) for run in runs}
     first, *others = rows.values()
@@ -50,8 +50,8 @@ def of_sweep(name: str) -> dict[str, Settings]:
 
 def write() -> Path:
     """Write the record, a line for each preset and each row, and return its path."""
-    lines = {"defaults": defaults()} | {f"preset {name}": of_preset(name) for name in PRESETS}
-    for name in SWEEPS:
+    lines = {"defaults": defaults()} | {f"preset {name}": of_preset(name) for name in presets()}
+    for name in sweeps():
         lines |= {f"sweep {name}: {row}": found for row, found in of_sweep(name).items()}
     text = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in lines.items())
     RECORD.write_text(f"{{\n{text}\n}}\n")

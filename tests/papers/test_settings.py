@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from raysim.config import PRESETS
-from raysim.experiments.sweeps import SWEEPS
+from raysim.papers import presets, sweeps
 
 from . import RECORD, defaults, of_preset, of_sweep
 
@@ -19,16 +18,16 @@ def recorded(kind: str) -> dict[str, dict]:
 
 
 def test_the_record_has_every_preset_and_every_sweep():
-    assert recorded("preset ").keys() == PRESETS.keys()
-    assert {key.partition(":")[0] for key in recorded("sweep ")} == SWEEPS.keys()
+    assert recorded("preset ").keys() == presets().keys()
+    assert {key.partition(":")[0] for key in recorded("sweep ")} == sweeps().keys()
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", presets())
 def test_a_preset_resolves_to_what_is_recorded(name):
     assert of_preset(name) == RECORDED[f"preset {name}"], MEANT
 
 
-@pytest.mark.parametrize("name", SWEEPS)
+@pytest.mark.parametrize("name", sweeps())
 def test_the_rows_of_a_sweep_resolve_to_what_is_recorded(name):
     found, known = of_sweep(name), recorded(f"sweep {name}: ")
     assert found == known, MEANT

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raysim.config import PRESETS, RunConfig
+from raysim import papers
+from raysim.config import RunConfig
 from raysim.data import partitions
 from raysim.engine.round_metrics import RoundMetrics
 from raysim.errors import InputError
-from raysim.observe import papers
 from raysim.observe.progress import duration
 from raysim.observe.report import specs
 from raysim.observe.report.page import Page, bytes_text, escape, settings_list, table, text_of
@@ -115,7 +115,7 @@ def departures(settings: dict[str, Any]) -> list[str]:
     compared. How samples are dealt does not count: the papers have several such cases.
     """
     candidates = []
-    for name, preset in PRESETS.items():
+    for name, preset in papers.presets().items():
         wanted = preset.settings
         if wanted.get("dataset") != settings["dataset"] or name.endswith("-small"):  # which are not the papers'
             continue

@@ -5,10 +5,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from raysim import papers
 from raysim.config import RunConfig
 from raysim.engine.round_metrics import RoundMetrics
 from raysim.measures import IMAGE_MEASURES, TRAINING
-from raysim.observe import papers
 from raysim.observe.names import figure_name
 from raysim.observe.progress import duration
 from raysim.observe.report import specs

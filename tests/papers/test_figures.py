@@ -1,9 +1,13 @@
 """The papers' figures: cells here and there as they are printed, and how a run finds its own."""
 
+import subprocess
+import sys
+
 import pytest
 
 from raysim.config import resolve
-from raysim.observe.papers import find
+from raysim.experiments import grid
+from raysim.papers import files, find, method_name, partition_name, sweeps
 
 
 @pytest.mark.parametrize(
@@ -44,3 +48,38 @@ def test_fmds_is_not_hfmds():
     settings = {"dataset": "cifar10", "partition": "classes", "classes_per_client": 2}
     both = [find(resolve([("test", settings | {"method": name})]).settings())[0].psnr for name in ("fmds", "hfmds")]
     assert both == [16.69, 16.60]
+
+
+@pytest.mark.parametrize("file", [name for name in files.names(of_tables=True) if "paper" in files.read(name)])
+def test_every_cell_of_a_table_is_found_by_a_run_of_its_sweeps(file):
+    """A method or a partition that no run is called would leave its figures unseen."""
+    table = files.read(file)
+    cells = {
+        (dataset, partition, method)
+        for dataset, lines in table["figures"].items()
+        for method, line in lines.items()
+        if method != "columns"
+        for partition, text in zip(lines["columns"], line, strict=True)
+        if text != "–"
+    }
+    runs = [run for name in table["sweeps"] for run in grid.from_words("sweep", [name]).runs]
+    settings = [run.config.settings() for run in runs if table["paper"] in {figure.paper for figure in run.paper}]
+    assert cells == {(each["dataset"], partition_name(each), method_name(each)) for each in settings}
+
+
+def test_an_ablation_has_the_figure_of_table_1_where_its_value_is_the_usual_one():
+    assert sweeps()["sdafl-fig7"].paper == {"gan_rounds=30": 83.76, "gan_rounds=200": 86.87}
+
+
+@pytest.mark.parametrize(
+    ("command", "read"),
+    [
+        ("import raysim.cli.commands; from raysim.config import resolve; resolve([])", "nothing"),
+        ("from raysim.config import load_layers; load_layers({'preset': 'fedpa-mnist'}, {})", "papers"),
+    ],
+)
+def test_what_is_not_asked_for_is_not_read(command, read):
+    """A run starts without the papers' files; a preset needs no tables."""
+    code = f"{command}\nfrom raysim.papers import files; print(files.read.cache_info().currsize)"
+    output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert int(output) == (0 if read == "nothing" else len(files.names(of_tables=False)))
