@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 SETUP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-slow chaos fuzz golden lint bench docs setup clean
+.PHONY: demo test test-slow chaos fuzz mutants golden lint bench docs setup clean
 .DEFAULT_GOAL := demo
 
 setup: $(SETUP)
@@ -38,6 +38,10 @@ chaos: $(SETUP)
 # FUZZ=500 for fewer cases, or more.
 fuzz: $(SETUP)
 	$(BIN)/python -m tests.fuzz --cases $(or $(FUZZ),5000)
+
+# MUTANTS="storage --each 20" for fewer.
+mutants: $(SETUP)
+	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 golden: $(SETUP)
 	$(BIN)/python -m tests.golden

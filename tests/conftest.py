@@ -27,7 +27,9 @@ def pytest_sessionfinish(session, exitstatus):
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config):
     """Ray, started and stopped dozens of times in this process, has crashed its end after all tests had passed."""
-    if STATUS in config.stash and not hasattr(config, "workerinput"):  # pytest-xdist ends its workers itself
+    # pytest-xdist ends its workers itself, and mutmut goes on.
+    others = hasattr(config, "workerinput") or "MUTANT_UNDER_TEST" in os.environ
+    if STATUS in config.stash and not others:
         ray.shutdown()
         config.get_terminal_writer().flush()
         leave(config.stash[STATUS])

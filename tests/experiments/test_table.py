@@ -116,3 +116,56 @@ def test_what_is_missing_and_what_failed(tmp_path):
     assert "Failed: hfmds, seed 1: no room (log.txt)" in text
     rows = json.loads((tmp_path / "table.json").read_text())["rows"]
     assert [row["missing"] for row in rows] == [1, 2]
+
+
+def test_every_figure_of_a_summary_has_its_column(tmp_path):
+    """Of two runs, the second's without what a run may lack: each figure by hand, and blanks where there is none."""
+    asked = wanted(tmp_path, "--methods hfmds --seeds 4 5")
+    full = {
+        "rounds": 9, "stopped": "patience", "best_five_accuracy": 0.52, "psnr": 12.0,
+        "gflops_per_client_round": {"training": 1.0, "hfmds": 0.25},
+        "privacy": {"a.auc": 0.5, "b.auc": 0.7, "model.auc": 0.9, "a.epsilon": None, "b.epsilon": 3.0,
+                    "model.tpr_at_1%_fpr": 0.3, "b.tpr_at_1%_fpr": 0.2, "b.psnr_nearest": 11.0},
+        "measures": {"a.fd": None, "b.fd": 8.0, "b.kd": 0.1, "b.precision": 0.6, "b.recall": 0.4, "b.density": 1.1,
+                     "b.coverage": 0.8, "training.fd": 2.0},
+        "generator_map": {"made": {"intra": 20.0, "inter": 50.0}},
+    }  # fmt: skip
+    finish(asked.runs[0], 0.5, **full)
+    finish(asked.runs[1], 0.7, seconds=80.4)
+    write_table(asked, {})
+    with open(tmp_path / "table.csv") as file:
+        (row,) = csv.DictReader(file)
+    assert [row[key] for key in ("row", "dataset", "partition", "method", "seeds")] == [
+        "hfmds", "cifar10", "classes 2", "hfmds", "4 5",
+    ]  # fmt: skip
+    keys = [column.key for column in COLUMNS]
+    found = {key: [float(row[f"{key}_{what}"] or "nan") for what in ("mean", "std")] for key in keys}
+    both = {
+        "final_accuracy": [60, 200**0.5], "late_accuracy": [59, 200**0.5], "best_accuracy": [70, 200**0.5],
+        "seconds": [70.4, 200**0.5], "megabytes_up": [2.5, 0], "megabytes_down": [3, 0],
+    }  # fmt: skip
+    once = {
+        "ended_after": 9, "best_five_accuracy": 52, "gflops": 1.25, "psnr": 12, "psnr_nearest": 11, "feature_fd": 8,
+        "feature_kd": 0.1, "precision": 0.6, "recall": 0.4, "density": 1.1, "coverage": 0.8, "shared_auc": 0.7,
+        "shared_tpr": 0.2, "model_auc": 0.9, "model_tpr": 0.3, "epsilon": 3, "generator_intra": 20,
+        "generator_inter": 50,
+    }  # fmt: skip
+    by_hand = both | {key: [value, float("nan")] for key, value in once.items()}
+    assert found == {key: pytest.approx(values, nan_ok=True) for key, values in by_hand.items()}
+
+
+def test_without_a_papers_figure_there_is_no_column_for_one(tmp_path):
+    asked = grid.from_words("compare", ["--methods", "fedavg", "--seeds", "0", "--out", str(tmp_path)])
+    finish(asked.runs[0], 0.5)
+    text = write_table(asked, {})
+    assert text == (
+        "| run | seeds | final % | last quarter % | best % | seconds | MB up | MB down |\n"
+        "| --- | --- | --- | --- | --- | --- | --- | --- |\n"
+        "| fedavg | 0 | 50.00 | 49.00 | 60.00 | 60 | 2.5 | 3.0 |\n\n"
+        "Mean ± sample standard deviation over the seeds. Seconds are of runs that shared the machine.\n"
+    )
+    assert (tmp_path / "table.md").read_text() == text
+    with open(tmp_path / "table.csv") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["paper"], row["difference"]) == ("", "")
+    assert json.loads((tmp_path / "table.json").read_text())["failed"] == {}
