@@ -70,6 +70,13 @@ def test_precision_and_recall_by_hand():
     assert precision_recall(real, made, neighbours=1) == (2 / 3, 1.0)
 
 
+def test_a_vector_on_the_border_of_a_ball_is_in_it():
+    """Balls of 1 around 0 and 1, and of 2 around 2 and 4: 2 is in that of 1, and 0 and 1 are in that of 2."""
+    real, made = tensor([[0.0], [1.0]]), tensor([[2.0], [4.0]])
+    assert precision_recall(real, made, neighbours=1) == (0.5, 1.0)
+    assert density_coverage(real, made, neighbours=1) == (0.5, 0.5)
+
+
 def brute(real, made, neighbours):
     """Precision, recall, density and coverage from their definitions."""
 

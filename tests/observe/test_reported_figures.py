@@ -37,7 +37,7 @@ FILES = {
     "privacy": [{"name": "model.auc", "value": 0.5, "interval": [0.25, 0.75], "note": "how"}],
     "measures": [{"name": "mine.fd", "value": 2.0, "note": "of 5"}, {"name": "training.fd", "value": 1.0}],
     "features": {"real": {"x": [0.0, 2.0], "y": [1.0, -1.0], "label": [0, 1]}},
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
