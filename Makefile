@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 SETUP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-slow chaos fuzz mutants golden lint bench docs setup clean
+.PHONY: demo test test-full test-slow chaos fuzz mutants golden lint bench docs setup clean
 .DEFAULT_GOAL := demo
 
 setup: $(SETUP)
@@ -26,8 +26,12 @@ $(SETUP): requirements.txt pyproject.toml
 demo: $(SETUP)
 	@cluster/one_job.sh $(BIN) -- jobs/hfmds_100clients.py
 
+# What starts neither Ray nor a process, and one real run. The others, but for the slow ones, are test-full.
 test: $(SETUP) lint
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m quick -n 2 --dist loadfile
+
+test-full: $(SETUP)
+	$(BIN)/python -m pytest -m "not quick and not slow" -n 2 --dist loadfile
 
 test-slow: $(SETUP)
 	$(BIN)/python -m pytest -m slow --timeout 1800

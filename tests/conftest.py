@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 
 # Before Ray is imported anywhere.
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
@@ -12,12 +13,40 @@ import ray
 
 from raysim.engine.ray_runner.cluster import worker_environment
 from raysim.engine.signals import leave
+from tests.tiers import REAL_RUN, is_quick
 
 # A shell's background job ignores Ctrl-C, and so would all that is started here; what has a handler is reset there.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 STATUS = pytest.StashKey[int]()
+AT_WORK: list[pytest.Item] = []  # the test that runs
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if is_quick(item):
+            item.add_marker("quick")
+
+
+def pytest_runtest_setup(item):
+    AT_WORK[:] = [item]
+
+
+def pytest_runtest_logfinish():
+    AT_WORK.clear()
+
+
+def refuse_processes(event: str, arguments: tuple) -> None:
+    """Fail a quick test that starts a process after all; raysim asks git and uname in every run."""
+    started = event in ("subprocess.Popen", "os.posix_spawn", "os.fork")
+    if started and AT_WORK and AT_WORK[0].get_closest_marker("quick") and AT_WORK[0].path.name != REAL_RUN:
+        program = str(arguments[0]) if arguments else ""
+        if program not in ("git", "uname"):
+            raise RuntimeError(f"a quick test starts a process ({event} {program}): see tests/tiers.py")
+
+
+sys.addaudithook(refuse_processes)
 
 
 def pytest_sessionfinish(session, exitstatus):
