@@ -1,4 +1,4 @@
-"""Measures of what clients share and learn, in the space of a model's features. None of them decides a result.
+"""Measures of what clients share and learn, in the space of a model's features, none of which decides a result.
 
 Importing this package does not import torch: the driver reads the names.
 """

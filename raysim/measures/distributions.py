@@ -1,4 +1,4 @@
-"""How far two sets of feature vectors are apart, as distributions; rows are vectors, in double precision.
+"""Distances between two sets of feature vectors as distributions; rows are vectors, in double precision.
 
 `real` are features of real images, `made` of made ones.
 """
@@ -12,7 +12,7 @@ FEWEST = DENSITY_NEIGHBOURS + 1  # vectors that every measure here can be comput
 
 
 def frechet_distance(real: Tensor, made: Tensor) -> float:
-    """The squared Fréchet distance of two Gaussians with the sets' means and covariances (Heusel et al., 2017).
+    """Return the squared Fréchet distance of two Gaussians with the sets' means and covariances (Heusel et al., 2017).
 
     It is ‖m − m′‖² + tr(S + S′ − 2(S S′)^½). With centred vectors X and X′, whose S is XᵀX/(n − 1), the last trace is
     the sum of the singular values of X X′ᵀ over √((n − 1)(n′ − 1)), or of the triangular factors of X and X′.
@@ -29,7 +29,7 @@ def _triangular(centred: Tensor) -> Tensor:
 
 
 def kernel_distance(real: Tensor, made: Tensor) -> float:
-    """The unbiased squared maximum mean discrepancy with the kernel (⟨x, y⟩/d + 1)³ (Bińkowski et al., 2018).
+    """Return the unbiased squared maximum mean discrepancy with the kernel (⟨x, y⟩/d + 1)³ (Bińkowski et al., 2018).
 
     It is about 0, and may be below, where the two sets come from one distribution, however few vectors there are.
     """
@@ -39,13 +39,13 @@ def kernel_distance(real: Tensor, made: Tensor) -> float:
 
 
 def _mean_of_pairs(kernel: Tensor) -> Tensor:
-    """The mean over pairs of two different vectors."""
+    """Return the mean over pairs of two different vectors."""
     count = len(kernel)
     return (kernel.sum() - kernel.diagonal().sum()) / (count * (count - 1))
 
 
 def precision_recall(real: Tensor, made: Tensor, neighbours: int = MANIFOLD_NEIGHBOURS) -> tuple[float, float]:
-    """The share of made vectors among the real ones, and of real among the made (Kynkäänniemi et al., 2019).
+    """Return the share of made vectors among real ones, and of real ones among made (Kynkäänniemi et al., 2019).
 
     A vector is among others if it lies in the ball of one of them, which reaches to its k-th neighbour of its kind.
     """
@@ -56,21 +56,22 @@ def precision_recall(real: Tensor, made: Tensor, neighbours: int = MANIFOLD_NEIG
 
 
 def density_coverage(real: Tensor, made: Tensor, neighbours: int = DENSITY_NEIGHBOURS) -> tuple[float, float]:
-    """In how many balls of real vectors a made one lies, over k; and the share of balls with one (Naeem et al., 2020).
+    """Return the density and the coverage of made vectors (Naeem et al., 2020).
 
-    Both are about 1 where the two sets come from one distribution; density may be above.
+    Density counts in how many balls of real vectors a made one lies, divided by k; coverage is the share of balls that
+    hold a made one. Both are about 1 where the two sets come from one distribution; density may be above.
     """
     inside = squared_distances(real, made) <= _radii(real, neighbours)[:, None]
     return float(inside.double().sum(0).mean() / neighbours), float(inside.any(1).double().mean())
 
 
 def squared_distances(rows: Tensor, columns: Tensor) -> Tensor:
-    """The squared distance of every vector of one set to every vector of the other."""
+    """Return the squared distance of every vector of one set to every vector of the other."""
     lengths = rows.square().sum(1)[:, None] + columns.square().sum(1)
     return (lengths - 2 * rows @ columns.T).clamp(min=0)
 
 
 def _radii(vectors: Tensor, neighbours: int) -> Tensor:
-    """The squared distance of every vector to its k-th neighbour, itself not counted."""
+    """Return the squared distance of every vector to its k-th neighbour, itself not counted."""
     apart = squared_distances(vectors, vectors).fill_diagonal_(torch.inf)
     return apart.kthvalue(neighbours, dim=1).values

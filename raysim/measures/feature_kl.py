@@ -1,4 +1,4 @@
-"""How differently the active clients' models see one class: KL divergence of its features between clients.
+"""The KL divergence of a class's features between clients: how differently the active clients' models see the class.
 
 HFMDS-FL's propositions 1 and 2 say that sharing synthetic images lowers it. Features of the same held-out images of a
 class, by the models of two clients after their local training, are taken for Gaussian with independent coordinates.
@@ -21,7 +21,7 @@ FLOOR = 0.01  # added to every variance, as a share of the mean one: features ma
 
 
 def held_out_images(data: FederatedData, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The first test images of each class with their labels: about `count` of all classes together.
+    """Return the first test images of each class with their labels: about `count` of all classes together.
 
     Classes with too few test images are left out.
     """
@@ -35,7 +35,7 @@ def held_out_images(data: FederatedData, count: int) -> tuple[np.ndarray, np.nda
 
 
 def class_moments(features: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The mean and the variance of every feature in every class present, in order of the classes."""
+    """Return the mean and the variance of every feature in every class present, in order of the classes."""
     import torch
 
     groups = [features[labels == label].flatten(1).double() for label in labels.unique()]
@@ -46,7 +46,7 @@ def class_moments(features: torch.Tensor, labels: torch.Tensor) -> dict[str, tor
 
 
 def mean_kl(clients: list[dict[str, Any]]) -> float | None:
-    """The mean KL divergence over classes and ordered pairs of clients, in nats; None for fewer than two clients.
+    """Return the mean KL divergence over classes and ordered pairs of clients, in nats; None for one client.
 
     The logarithms of KL(k‖k′) = ½ Σ (ln v′/v + (v + (m − m′)²)/v′ − 1) cancel over all pairs, and the sum over k needs
     only Σ v, Σ m and Σ m²: the cost is linear in the number of clients.

@@ -1,4 +1,4 @@
-"""Measures of shared images at the end of a run: how their features are distributed beside those of real images.
+"""Measures of shared images at the end of a run: the distribution of their features beside that of real images.
 
 The features are the final global model's. So the Fréchet distance here is no FID, which takes Inception's, and
 figures of runs with different models cannot be compared. What training images get stands beside every figure.
@@ -30,7 +30,7 @@ Features = Callable[[np.ndarray], torch.Tensor]  # images, as pixels (uint8) or 
 def compare_images(
     config: RunConfig, data: FederatedData, shared: dict[str, pa.Table], trained: list[int], t: int, features: Features
 ) -> list[Figure]:
-    """Figures of every shared dataset, and of the training images of these clients, beside held-out test images.
+    """Measure every shared dataset, and the training images of these clients, beside held-out test images.
 
     All sets have the same size, on which the Fréchet distance depends: as many as `--measures` asks for, or as the
     smallest has.

@@ -1,7 +1,7 @@
-"""The networks. Every classifier computes `forward(x) = head(features(x))`, where `head` is its last linear layer.
+"""The networks: classifiers that compute `forward(x) = head(features(x))` with a last linear layer `head`.
 
-Classifiers go by name and are declared in `classifiers`, or are the user's own (`own`). Importing this package does not
-import torch: the driver checks names and image sizes without it, unless the model is an own one, which it tries.
+Classifiers have names and are declared in `classifiers`, or are the user's own (`own`). Importing this package does not
+import torch: the driver checks names and image sizes without it, unless the model is the user's own, which it tries.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ LIBRARIES = ("torchvision", "timm")  # whose models go by LIBRARY:NAME
 
 
 def names() -> list[tuple[str, str]]:
-    """Every classifier with a line about it."""
+    """Return every classifier by name, with a line about it."""
     return [(name, model.description) for name, model in all_models().items()]
 
 
 def with_decoder() -> list[str]:
-    """The classifiers that can also decode a feature to an image."""
+    """Return the names of the classifiers that can also decode a feature to an image."""
     return [name for name, model in all_models().items() if model.decodes]
 
 
 def with_maps() -> list[str]:
-    """The classifiers that give their convolution maps by themselves."""
+    """Return the names of the classifiers that have `maps` of their own."""
     return [name for name, model in all_models().items() if model.has_maps]
 
 
@@ -62,7 +62,7 @@ def check(name: str, shape: Shape, classes: int) -> None:
 
 
 def build(name: str, shape: Shape, classes: int, seed: int) -> Classifier | VaeClassifier:
-    """A classifier on the CPU with new weights, which depend on the seed only; torch's generator is left as it was."""
+    """Return a classifier on the CPU whose new weights depend on the seed only; torch's generator is left as it was."""
     if not is_own(name):
         check(name, shape, classes)
         return _seeded(seed, lambda: all_models()[name].make(shape, classes))
@@ -73,7 +73,7 @@ def build(name: str, shape: Shape, classes: int, seed: int) -> Classifier | VaeC
 
 
 def build_plain(name: str, shape: Shape, classes: int, seed: int) -> nn.Module:
-    """The same for use outside a run: an own model is just the user's, whatever was done to it for training."""
+    """Return the classifier for use outside a run: an own model is the user's network, without our adaptation."""
     if not is_own(name):
         return build(name, shape, classes, seed)
     from raysim.models import own
@@ -91,10 +91,10 @@ def _seeded(seed: int, make: Callable[[], Any]) -> Any:
 
 
 def source(name: str) -> str | None:
-    """A digest of an own model's source; None of a model of raysim, torchvision or timm."""
+    """Return a digest of an own model's source, or None for a model of raysim, torchvision or timm."""
     return source_of(name, "model") if is_own(name) and name.partition(":")[0] not in LIBRARIES else None
 
 
 def draws(name: str) -> bool:
-    """Whether the model may draw from torch's generator when it is trained, as dropout does; ours do not."""
+    """Whether the model may draw from torch's generator in training, as dropout does; raysim's own models do not."""
     return is_own(name)

@@ -1,4 +1,4 @@
-"""What every classifier consists of: a feature extractor e and a linear head d, f = d ∘ e."""
+"""The two pieces of every classifier: a feature extractor e and a linear head d, f = d ∘ e."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 
 class Classifier(nn.Module):
-    """`features(x)` is z [batch, feature_size], `head(z)` the logits, `forward(x) = head(features(x))`.
+    """A network of `features(x)` [batch, feature_size] and a linear `head` that makes them logits.
 
     A classifier of convolutions and linear layers also has `maps(x)`, the flattened output of its convolutions, and
     `features_of(maps)`; `maps` is then the number of the extractor's layers that give them.
@@ -25,15 +25,15 @@ class Classifier(nn.Module):
 
     @property
     def has_maps(self) -> bool:
-        """Whether it has `maps` and `features_of`."""
+        """Whether the classifier has `maps` and `features_of`."""
         return self.map_layers is not None
 
     def maps(self, x: Tensor) -> Tensor:
-        """The flattened output of the convolutions."""
+        """Return the flattened output of the convolutions."""
         return self._layers(slice(self.map_layers))(x)
 
     def features_of(self, maps: Tensor) -> Tensor:
-        """The features that follow from `maps(x)`."""
+        """Return the features that follow from `maps(x)`."""
         return self._layers(slice(self.map_layers, None))(maps)
 
     def _layers(self, which: slice) -> nn.Module:
@@ -46,9 +46,9 @@ class Classifier(nn.Module):
 
 
 def classified(module: Any, features: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
-    """Features and logits of the samples that have labels, their mean cross-entropy, and the logits of any that follow.
+    """Return features and logits of the labelled samples, their mean cross-entropy, and the other samples' logits.
 
-    Without samples that follow the last is left out.
+    The samples behind the last label have no label; without any, their logits are left out.
     """
     logits = module.head(features)
     if len(logits) == len(labels):

@@ -1,4 +1,4 @@
-"""Two convolutions of which CPUs compute a gradient faster than torch has it; everywhere else they are torch's own.
+"""Two convolutions whose gradients CPUs compute faster than torch does; elsewhere they are torch's own.
 
 DeepConv2d, of many channels on small maps as at the end of a ResNet: the gradient of its kernel. ImageConv2d, the first
 of a network: the gradient of images, which a synthesis asks for.
@@ -18,7 +18,7 @@ useful = 1.0  # the share of the operations under way that torch's convolution w
 
 @contextmanager
 def counted_as(share: float) -> Iterator[None]:
-    """Count operations by this share."""
+    """Count only this share of the operations that follow, since the others are padding."""
     global useful
     useful = share
     try:
@@ -28,7 +28,7 @@ def counted_as(share: float) -> Iterator[None]:
 
 
 class DeepConv2d(nn.Conv2d):
-    """A 3×3 convolution without bias; on a CPU the gradient of its kernel is a matrix product where maps are small.
+    """A 3×3 convolution without bias whose kernel gradient is a matrix product, on CPUs and small maps.
 
     oneDNN computes it in an order of its own and brings it into ours afterwards, which takes half as long again: for
     512 channels, 4×4 maps and 10 images the product takes 8.6 ms in place of 13.5.
@@ -42,7 +42,7 @@ class DeepConv2d(nn.Conv2d):
 
 
 def deep(layer: nn.Conv2d) -> DeepConv2d:
-    """A 3×3 convolution without bias as a DeepConv2d, with the same weights."""
+    """Return a DeepConv2d with the weights of a 3×3 convolution without bias."""
     channels, out, stride = layer.in_channels, layer.out_channels, layer.stride
     made: Any = nn.utils.skip_init(DeepConv2d, channels, out, 3, stride=stride, padding=1, bias=False)  # no draws
     made.weight = layer.weight
@@ -50,7 +50,7 @@ def deep(layer: nn.Conv2d) -> DeepConv2d:
 
 
 class _Convolution(torch.autograd.Function):
-    """A convolution without bias, groups and dilation."""
+    """The autograd function of a convolution without bias, groups and dilation."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, stride: tuple[int, int], padding: tuple[int, int]) -> Tensor:
@@ -72,7 +72,7 @@ class _Convolution(torch.autograd.Function):
 def _of_kernel(
     x: Tensor, gradient: Tensor, shape: torch.Size, stride: tuple[int, int], padding: tuple[int, int]
 ) -> Tensor:
-    """The gradient of the kernel, channels-last: for each of its weights, a sum over images and positions."""
+    """Return the gradient of the kernel, channels-last: a sum over images and positions for each of its weights."""
     out, channels, height, width = shape
     up, left = padding
     padded = F.pad(x.permute(0, 2, 3, 1), (0, 0, left, left, up, up))
@@ -83,7 +83,7 @@ def _of_kernel(
 
 
 class ImageConv2d(nn.Conv2d):
-    """A convolution of images, without stride and padding; frozen on a CPU, it has their gradient by blocks of pixels.
+    """A convolution of images, without stride and padding, whose image gradient is computed by blocks of pixels.
 
     oneDNN computes gradients of 16 channels at a time, of which images have one or three. Here the channels of 4×4 or
     2×2 pixels count as so many channels of one position: half the time, for 32 filters of 5×5 on 3×32×32.
@@ -99,7 +99,7 @@ class ImageConv2d(nn.Conv2d):
 
 
 class _OfImages(torch.autograd.Function):
-    """A frozen convolution of images, without stride, padding, groups and dilation."""
+    """The autograd function of a frozen convolution of images, without stride, padding, groups and dilation."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, block: int) -> Tensor:
@@ -115,7 +115,7 @@ class _OfImages(torch.autograd.Function):
 
 
 def _in_blocks(gradient: Tensor, weight: Tensor, block: int) -> Tensor:
-    """The gradient of images: a convolution with the flipped kernel, whose outputs are blocks of pixels."""
+    """Return the gradient of the images: a convolution with the flipped kernel that gives blocks of pixels."""
     _, channels, height, width = weight.shape
     more, flipped = block - 1, weight.flip(2, 3).transpose(0, 1)
     places = [(i, j) for i in range(block) for j in range(block)]

@@ -49,12 +49,12 @@ class FlatModel:
 
     @cached_property
     def mixes_samples(self) -> bool:
-        """Whether what the model computes of a sample in training depends on the others of its batch."""
+        """Whether the model's output for a sample in training depends on the other samples of its batch."""
         return any(isinstance(layer, _BatchNorm) for layer in self.module.modules())
 
     @cached_property
     def gradients(self) -> torch.Tensor:
-        """One flat gradient of all parameters, made on first use.
+        """Return one flat gradient of all parameters, made on first use.
 
         Clients' models, whose optimiser goes parameter by parameter, and frozen models never need it.
         """
@@ -65,13 +65,13 @@ class FlatModel:
 
     @cached_property
     def flat_parameter(self) -> nn.Parameter:
-        """All parameters as one, in the same memory, for an optimiser that steps over them at once."""
+        """Return all parameters as one, in the same memory, for an optimiser that steps over them at once."""
         parameter = nn.Parameter(self.weights[: self.trainable])
         parameter.grad = self.gradients
         return parameter
 
     def view(self, flat: torch.Tensor, name: str) -> torch.Tensor:
-        """One parameter's or buffer's part of a flat vector, or of each row of a matrix, in its own shape.
+        """Return one parameter's or buffer's part of a flat vector, or of each row of a matrix, in its own shape.
 
         Convolution kernels are stored channels-last, with which both CPUs and GPUs compute fastest.
         """
@@ -95,17 +95,17 @@ class FlatModel:
             torch._foreach_add_(*map(list, zip(*having, strict=True)))
 
     def load(self, flat: torch.Tensor) -> None:
-        """Take over these weights."""
+        """Copy these weights into the model."""
         self.weights.copy_(flat)
 
     def frozen(self, flat: torch.Tensor) -> FlatModel:
-        """A copy with these weights, in evaluation mode."""
+        """Return a copy with these weights, in evaluation mode."""
         model = FlatModel(copy.deepcopy(self.module).eval(), self.device)
         model.load(flat)
         return model
 
     def personal_mask(self, parts: Iterable[Any], t: int) -> torch.Tensor | None:
-        """Which elements of `weights` the parts of a method keep at the clients in round t; None if there are none."""
+        """Return which elements of `weights` the parts keep at the clients in round t; None if there are none."""
         matched = self._personal(parts, t)
         if not matched:
             return None
@@ -115,7 +115,7 @@ class FlatModel:
         return mask
 
     def bytes_sent(self, parts: Iterable[Any], t: int) -> int:
-        """The bytes of the weights that travel in round t: all but those that the parts keep at the clients."""
+        """Count the bytes of the weights that travel in round t: all but those that the parts keep at the clients."""
         kept = sum(self.spans[name][1].numel() for name in self._personal(parts, t))
         return (len(self.weights) - kept) * self.weights.itemsize
 
@@ -124,14 +124,14 @@ class FlatModel:
         return [n for n in self.spans if any(fnmatch(n, p) for p in patterns)]
 
     def export(self, flat: torch.Tensor) -> dict[str, np.ndarray]:
-        """The weights by parameter and buffer name, as saved and hashed; integer buffers come from this module."""
+        """Return the weights by name, as saved and hashed; integer buffers come from this module."""
         arrays = {name: self.view(flat, name).cpu().numpy().copy() for name in self.spans}
         arrays |= {name: b.cpu().numpy().copy() for name, b in self.integer_buffers.items()}
         own_name = getattr(self.module, "own_name", str)  # of a network that was changed for training (models/own.py)
         return {own_name(name): array for name, array in arrays.items()}
 
     def packed(self, arrays: Mapping[str, np.ndarray]) -> torch.Tensor:
-        """The flat weights of what `export` returned."""
+        """Return the flat weights of what `export` returned."""
         flat, own_name = self.weights.clone(), getattr(self.module, "own_name", str)
         for name in self.spans:
             self.view(flat, name).copy_(torch.from_numpy(arrays[own_name(name)]))

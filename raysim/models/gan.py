@@ -1,4 +1,4 @@
-"""The networks of a WGAN-GP for images of at least 8×8, with a class as input (conditional) or without.
+"""The two networks of a WGAN-GP for images of at least 8×8, with a class as input (conditional) or without.
 
 Images are in [-1, 1]. `conditions` are one-hot labels [batch, classes]; in an unconditional GAN they have no columns.
 """
@@ -58,7 +58,7 @@ class Critic(nn.Module):
 def build_gan(
     noise_size: int, shape: tuple[int, int, int], width: int, classes: int, seed: int
 ) -> tuple[ImageGenerator, Critic]:
-    """Generator and critic on the CPU with new weights, which depend on the seed only; torch's own is unchanged."""
+    """Return generator and critic on the CPU whose weights depend on the seed only; torch's generator is unchanged."""
     if min(shape[1:]) < SMALLEST:
         raise ValueError(f"a GAN needs images of at least {SMALLEST}×{SMALLEST}, not {shape[1]}×{shape[2]}")
     init = int(stream(seed, "gan-init").integers(2**63))

@@ -1,4 +1,4 @@
-"""The feature generator of FedPA and FedGen: a network from noise and a class to a feature (never an image)."""
+"""The feature generator of FedPA and FedGen: a network from noise and a class to a feature, never to an image."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Generator(nn.Module):
 
 
 def build_generator(noise_size: int, classes: int, feature_size: int, seed: int, hidden: int = HIDDEN) -> Generator:
-    """A generator on the CPU with new weights, which depend on the seed only; torch's generator is unchanged."""
+    """Return a generator on the CPU whose weights depend on the seed only; torch's generator is unchanged."""
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)  # not torch.manual_seed, which would also reseed the GPUs
         return Generator(noise_size, classes, feature_size, hidden)
@@ -40,7 +40,7 @@ def build_generator(noise_size: int, classes: int, feature_size: int, seed: int,
 def for_classifier(
     classifier: FlatModel, noise_size: int, hidden: int, weights: Tensor | None = None, seed: int = 0
 ) -> FlatModel:
-    """A generator of this classifier's features, on its device, with these weights or new ones."""
+    """Return a generator of this classifier's features, on its device, with these weights or new ones."""
     module: Any = classifier.module
     generator = build_generator(noise_size, module.head.out_features, module.feature_size, seed, hidden)
     model = FlatModel(generator.eval(), classifier.device)

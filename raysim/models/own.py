@@ -1,4 +1,4 @@
-"""Models of the user's own: any nn.Module class, or function, of (shape, classes); and those of torchvision and timm.
+"""Models that the user wrote (any nn.Module class or function of (shape, classes)), and those of torchvision and timm.
 
 A classifier needs `features(x)` and a linear `head`, with forward(x) = head(features(x)). A model that has them is
 taken as it is. Of any other the last linear layer is found by watching a forward pass, and split off.
@@ -26,7 +26,7 @@ TOLERANCE = 1e-4  # relative, between two ways to compute the same logits
 
 
 class Split(nn.Module):
-    """A network whose last linear layer is split off: it is the `head`, and the rest computes the features."""
+    """A network divided into its last linear layer, the `head`, and the rest, which computes the features."""
 
     def __init__(self, net: nn.Module, path: str):
         super().__init__()
@@ -43,16 +43,16 @@ class Split(nn.Module):
         return self.head(self.net(x))
 
     def own_name(self, name: str) -> str:
-        """The name that a parameter or buffer has in the network itself, under which it is saved."""
+        """Return the name that a parameter or buffer has in the user's network, under which it is saved."""
         first, _, rest = name.partition(".")
         return rest if first == "net" else f"{self.path}.{rest}"
 
 
 def maker(name: str, shape: Shape, classes: int) -> Callable[[], nn.Module]:
-    """A function that makes the user's network, as it is, with new weights.
+    """Return a function that makes the user's network, unchanged and with new weights.
 
-    What it takes is imported now: an import may draw from torch's generator, and would shift the weights of the first
-    network that a process makes.
+    The user's module is imported here, before the first network is made: an import may draw from torch's generator, and
+    would change the weights of the first network that a process makes.
     """
     library, _, which = name.partition(":")
     if library == "torchvision":
@@ -76,7 +76,7 @@ def _own(definition: Any, name: str, shape: Shape, classes: int) -> nn.Module:
 
 
 def adapted(net: Any, name: str, shape: Shape, classes: int) -> nn.Module:
-    """The network as a classifier, with `features`, `head` and `feature_size`; an InputError if it cannot be one."""
+    """Return the network as a classifier with `features`, `head` and `feature_size`, or raise an InputError."""
     net.eval()
     x = torch.randn(PROBES, *shape)
     with torch.no_grad():
@@ -103,7 +103,7 @@ def adapted(net: Any, name: str, shape: Shape, classes: int) -> nn.Module:
 
 
 def check(name: str, shape: Shape, classes: int, build: Callable[[], nn.Module]) -> None:
-    """Build the model and try it; an InputError says in one line what is wrong with it."""
+    """Build the model and try it; raise an InputError of one line if it cannot be trained."""
     first, second = build(), build()
     pairs = zip(first.state_dict().items(), second.state_dict().values(), strict=True)
     if differing := next((key for (key, one), other in pairs if not torch.equal(one, other)), None):
@@ -118,7 +118,7 @@ def check(name: str, shape: Shape, classes: int, build: Callable[[], nn.Module])
 
 
 def _guarded(name: str, doing: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call the user's code; whatever it raises becomes an InputError of one line."""
+    """Call the user's code, and turn whatever it raises into an InputError of one line."""
     try:
         return function(*arguments)
     except Exception as error:
@@ -126,7 +126,7 @@ def _guarded(name: str, doing: str, function: Callable[..., Any], *arguments: An
 
 
 def _logits(net: nn.Module, name: str, x: Tensor, classes: int) -> Tensor:
-    """What the network answers, if that is a row of logits per image."""
+    """Return the network's output, or raise an InputError unless it is a row of logits per image."""
     given = "×".join(map(str, x.shape[1:]))
     logits = _guarded(name, f"on {len(x)} images of {given}", net, x)
     mode = " in training mode" if net.training else ""
@@ -139,7 +139,7 @@ def _logits(net: nn.Module, name: str, x: Tensor, classes: int) -> Tensor:
 
 
 def _interface(net: Any, x: Tensor, logits: Tensor) -> int | None:
-    """The length of a feature, if the network's own `features` and `head` compute its logits."""
+    """Return the length of a feature if the network's own `features` and `head` compute its logits, else None."""
     if not (callable(getattr(net, "features", None)) and isinstance(getattr(net, "head", None), nn.Linear)):
         return None
     features = net.features(x)
@@ -149,7 +149,7 @@ def _interface(net: Any, x: Tensor, logits: Tensor) -> int | None:
 
 
 def _last_linear(net: nn.Module, name: str, called: list[tuple[str, Tensor, Tensor]], logits: Tensor) -> str:
-    """The path of the linear layer whose output the network returns."""
+    """Return the path of the linear layer whose output the network returns."""
     path, given, out = called[-1] if called else ("", logits, None)
     if out is not logits:
         raise InputError(f"--model {name} does not end in a linear layer (nn.Linear); {INTERFACE}")

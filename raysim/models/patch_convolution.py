@@ -1,4 +1,4 @@
-"""The convolution of several clients' images on CPUs, each client with its own kernels, by products with patches.
+"""A convolution of several clients' images on CPUs, each client with its own kernels, as products with patches.
 
 Everywhere the batch is the last dimension, so that patches are copies of long runs.
 """
@@ -17,7 +17,7 @@ TOGETHER_BYTES = 2**21  # of the patches of several clients that are made togeth
 
 
 def convolve(x: Tensor, kernels: Tensor, stride: tuple[int, int], useful: float = 1.0) -> Tensor:
-    """The convolution of [clients, channels, height, width, batch] to [clients, out, rows, columns, batch].
+    """Convolve [clients, channels, height, width, batch] to [clients, out, rows, columns, batch].
 
     Kernels are [clients, out, height, width, channels]. `useful` is the share of the operations that counts
     (models/convolution.py).
@@ -28,7 +28,7 @@ def convolve(x: Tensor, kernels: Tensor, stride: tuple[int, int], useful: float 
 
 
 def convolve_and_pool(x: Tensor, kernels: Tensor) -> Tensor:
-    """A convolution with kernels of odd height and width, and the maximum over blocks of 2×2 of its outputs.
+    """Convolve with kernels of odd height and width, and take the maximum over 2×2 blocks of the output.
 
     Blocks of 2×2 inputs are taken for channels of one position, and so are the four outputs that are pooled. Of images,
     which have few channels, patches have a third of the size then, products are of matrices with four times the rows,
@@ -44,7 +44,7 @@ def convolve_and_pool(x: Tensor, kernels: Tensor) -> Tensor:
 
 
 class Patches(torch.autograd.Function):
-    """The inputs under a kernel at each of its positions.
+    """The autograd function that copies the inputs under a kernel at each of its positions.
 
     [clients, channels, height, width, batch] -> [clients, *size, channels, rows, columns, batch].
 
@@ -64,13 +64,13 @@ class Patches(torch.autograd.Function):
 
 
 def patches(x: Tensor, size: Sequence[int], stride: tuple[int, int]) -> Tensor:
-    """The inputs under a kernel, as `Patches` has them."""
+    """Return the inputs under a kernel at each of its positions, without a gradient; see `Patches`."""
     seen = x.unfold(2, size[0], stride[0]).unfold(3, size[1], stride[1])
     return seen.permute(0, 5, 6, 1, 2, 3, 4).contiguous()
 
 
 def add_patches(total: Tensor, seen: Tensor, stride: tuple[int, int]) -> None:
-    """Add every value in patches to that of the input it was taken from: first by columns, then by rows."""
+    """Add every value in patches to the input that it was taken from: first by columns, then by rows."""
     (down, across), (rows, columns) = stride, seen.shape[4:6]
     wide = seen.new_zeros(*seen.shape[:2], *seen.shape[3:5], *total.shape[3:])
     for j in range(seen.shape[2]):
@@ -80,13 +80,13 @@ def add_patches(total: Tensor, seen: Tensor, stride: tuple[int, int]) -> None:
 
 
 def by_patches(x: Tensor, kernels: Tensor, stride: tuple[int, int]) -> Tensor:
-    """The convolution by operations that torch differentiates as often as one likes, and that autocast knows."""
+    """Convolve by operations that torch can differentiate any number of times and that autocast knows."""
     seen = Patches.apply(x, kernels.shape[2:4], stride)
     return (kernels.flatten(2) @ seen.flatten(4).flatten(1, 3)).unflatten(2, seen.shape[4:])
 
 
 class Convolution(torch.autograd.Function):
-    """The convolution, as `convolve` has it.
+    """The autograd function of `convolve`.
 
     Patches are made for a few clients at a time, and once more for the gradient, so that they stay in the cache: to
     write and read memory takes longer than the arithmetic.
@@ -130,7 +130,7 @@ class Convolution(torch.autograd.Function):
 
 
 class BlockKernels(torch.autograd.Function):
-    """Kernels of odd height and width, [clients, out, height, width, channels], as they act on blocks of 2×2.
+    """The autograd function that turns kernels of odd height and width into kernels of 2×2 blocks.
 
     The result is [clients, 4·out, rows, columns, 4·channels]: for each of the four outputs of a block the kernel is
     shifted by as much, and is 0 elsewhere.
@@ -150,7 +150,10 @@ class BlockKernels(torch.autograd.Function):
 
 @lru_cache
 def _blocks(shape: torch.Size) -> tuple[Tensor, Tensor]:
-    """Where each weight of block kernels is in the kernels, or behind them for 0; and where each of those has gone."""
+    """Return where each weight of the block kernels comes from, and where each kernel weight goes.
+
+    A weight that is always 0 comes from the place behind the last weight.
+    """
     own = torch.arange(shape.numel()).view(shape)
     shifted = [F.pad(own, (0, 0, j, 1 - j, i, 1 - i), value=shape.numel()) for i in (0, 1) for j in (0, 1)]
     blocks = torch.stack(shifted).unflatten(3, (-1, 2)).unflatten(2, (-1, 2))
@@ -160,7 +163,7 @@ def _blocks(shape: torch.Size) -> tuple[Tensor, Tensor]:
 
 
 class BlockMaximum(torch.autograd.Function):
-    """The maximum over dimension 1, of length 4; its gradient goes to the first that has it, as in torch's pooling.
+    """The maximum over dimension 1, of length 4, whose gradient goes to the first maximum, as in torch's pooling.
 
     All in floating point: torch's operations with truth values are not vectorised on CPUs.
     """

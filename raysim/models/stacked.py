@@ -1,4 +1,4 @@
-"""One network for several clients at once, each with its own weights, made of stacked layers.
+"""A network for several clients at once, made of stacked layers in which each client has weights of its own.
 
 An activation is [batch, clients·channels, …]: client i has the i-th group of channels, so that layers without weights
 (ReLU, pooling, flatten) need no change. Weights are [clients, …]. On CPUs the batch comes last in memory, so that a
@@ -23,7 +23,7 @@ PATCH_BYTES = 2**20  # of one client's patches; larger ones exceed the cache, an
 
 
 class StackedLayer(nn.Module):
-    """A layer for all clients, whose `weight` and `bias` (views of the clients' flat weights) are set from outside."""
+    """A layer for all clients; its `weight` and `bias` are views of the clients' flat weights, set from outside."""
 
     weight: Tensor
     bias: Tensor | None = None
@@ -36,18 +36,18 @@ class StackedLayer(nn.Module):
 
 
 class StackedLinear(StackedLayer):
-    """A stacked linear layer."""
+    """A linear layer with separate weights for each client."""
 
     def forward(self, x: Tensor) -> Tensor:
         return self.by_client(x.unflatten(1, (len(self.weight), -1)).transpose(0, 1)).transpose(0, 1).flatten(1)
 
     def by_client(self, x: Tensor) -> Tensor:
-        """The layer for inputs and outputs of the form [clients, batch, …]."""
+        """Apply the layer to inputs [clients, batch, …]."""
         return x @ self.weight.mT if self.bias is None else torch.baddbmm(self.bias[:, None], x, self.weight.mT)
 
 
 class StackedConv2d(StackedLayer):
-    """A stacked convolution, without groups or dilation."""
+    """A convolution, without groups or dilation, with separate weights for each client."""
 
     def forward(self, x: Tensor) -> Tensor:
         (layer,) = self.layer
@@ -66,7 +66,7 @@ class StackedConv2d(StackedLayer):
         return outputs.flatten(0, 1).permute(3, 0, 1, 2)
 
     def directly(self, x: Tensor) -> Tensor:
-        """The layer for one client after the other, by torch's convolution."""
+        """Apply the layer by torch's convolution, one client after the other."""
         (layer,) = self.layer
         biases = [None] * len(self.weight) if self.bias is None else self.bias
         each = zip(x.chunk(len(self.weight), 1), self.weight, biases, strict=True)
@@ -75,13 +75,13 @@ class StackedConv2d(StackedLayer):
         return torch.cat(outputs, 1)
 
     def by_client(self, x: Tensor, kernels: Tensor) -> Tensor:
-        """The layer but for its bias, for inputs and outputs as `convolve` has them."""
+        """Apply the layer without its bias, to inputs in the form that `convolve` takes."""
         (layer,) = self.layer
         return convolve(x.contiguous(), kernels, layer.stride)
 
 
 class StackedPooledConv2d(StackedConv2d):
-    """A stacked convolution of images on CPUs, and the pool of 2×2 that follows it."""
+    """A convolution of images and the 2×2 max-pooling behind it, on CPUs, with separate weights for each client."""
 
     def directly(self, x: Tensor) -> Tensor:
         return F.max_pool2d(super().directly(x), 2)
@@ -91,7 +91,7 @@ class StackedPooledConv2d(StackedConv2d):
 
 
 class StackedBatchNorm2d(StackedLayer):
-    """A stacked batch-norm over each client's own samples; `share` [clients, batch]: their weights, 0 for padding."""
+    """A batch-norm over each client's own samples; `share` [clients, batch] has their weights, 0 for padding."""
 
     bias: Tensor
     running_mean: Tensor
@@ -117,7 +117,7 @@ class StackedBatchNorm2d(StackedLayer):
 
 
 class StackedGroupNorm(StackedLayer):
-    """A stacked group-norm, with the groups of all clients side by side."""
+    """A group-norm in which the groups of all clients stand side by side."""
 
     bias: Tensor
 
@@ -128,7 +128,7 @@ class StackedGroupNorm(StackedLayer):
 
 
 class StackedMaxPool2d(StackedLayer):
-    """torch's max-pooling; on CPUs with batch and channels exchanged: channels-last memory is the fastest there."""
+    """torch's max-pooling, on CPUs with batch and channels exchanged: channels-last memory is the fastest there."""
 
     def forward(self, x: Tensor) -> Tensor:
         (layer,) = self.layer
@@ -151,9 +151,9 @@ _KINDS: dict[type[nn.Module], tuple[type[StackedLayer], Callable[[Any], bool]]] 
 
 
 def stacked(module: nn.Module, name: str, grouped: bool = False) -> nn.Module:
-    """A copy of the module with stacked layers, without weights yet; `name` is the model's, for error messages.
+    """Return a copy of the module with stacked layers, which have no weights yet.
 
-    `grouped`: in the form for accelerators.
+    `name` is the model's name for error messages; `grouped` asks for the form for accelerators.
     """
     module = copy.deepcopy(module)
     if not grouped:
@@ -169,7 +169,7 @@ def stacked(module: nn.Module, name: str, grouped: bool = False) -> nn.Module:
 
 
 def _join_pools(module: nn.Module) -> None:
-    """Put a pool and the convolution of images before it into one layer, where they are of that kind."""
+    """Join every convolution of images with the pooling behind it into one layer, where both are of that kind."""
     for layers in [every for every in module.modules() if type(every) is nn.Sequential]:
         for i, (convolution, pool) in enumerate(itertools.pairwise(layers)):
             if _of_images(convolution) and _by_two(pool):
@@ -177,14 +177,14 @@ def _join_pools(module: nn.Module) -> None:
 
 
 def _of_images(layer: Any) -> bool:
-    """Whether it is a convolution of few channels that blocks of 2×2 suit: with more, they gain nothing."""
+    """Whether the layer is a convolution of so few channels that computing it by 2×2 blocks is faster."""
     if type(layer) not in (nn.Conv2d, ImageConv2d) or not _KINDS[type(layer)][1](layer):
         return False
     return layer.in_channels <= 4 and layer.stride == (1, 1) and all(size % 2 for size in layer.kernel_size)
 
 
 def _by_two(layer: Any) -> bool:
-    """Whether it pools blocks of 2×2."""
+    """Whether the layer pools blocks of 2×2."""
     if type(layer) is not nn.MaxPool2d or layer.return_indices or layer.ceil_mode:
         return False
     by_two = all(value in (2, (2, 2)) for value in (layer.kernel_size, layer.stride))

@@ -1,4 +1,4 @@
-"""A variational auto-encoder that classifies: an encoder, a classifier on the latent mean, a decoder (FedDPMS)."""
+"""A variational auto-encoder that also classifies (FedDPMS): an encoder, a classifier on the latent mean, a decoder."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from raysim.models.classifier import classified
 
 
 class VaeClassifier(nn.Module):
-    """A classifier whose feature is the latent mean, in (0, 1), and which can decode a latent vector to an image.
+    """A classifier whose feature is the latent mean, in (0, 1), and whose decoder makes an image of a latent vector.
 
     `decoder(z)` gives pixels in [0, 1]. `log_variance(encoder(x))` serves to sample z, in training only.
     """
@@ -25,19 +25,19 @@ class VaeClassifier(nn.Module):
         self.head = nn.Linear(latent, classes)
 
     def features(self, x: Tensor) -> Tensor:
-        """The latent means of images."""
+        """Return the latent means of images."""
         return self.latent_mean(self.encoder(x))
 
     def latent_mean(self, encoded: Tensor) -> Tensor:
-        """The latent means of encoded images."""
+        """Return the latent means of encoded images."""
         return self.mean(encoded).sigmoid()
 
     def maps(self, x: Tensor) -> Tensor:
-        """The flattened output of the convolutions: encoded images."""
+        """Return the encoded images: the flattened output of the convolutions."""
         return self.encoder(x)
 
     def features_of(self, maps: Tensor) -> Tensor:
-        """The features that follow from `maps(x)`."""
+        """Return the features that follow from `maps(x)`."""
         return self.latent_mean(maps)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -45,12 +45,12 @@ class VaeClassifier(nn.Module):
 
 
 def latent_divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
-    """The divergence KL(N(μ, σ²) ‖ N(0, 1)), averaged over samples and dimensions as in the authors' code."""
+    """Return KL(N(μ, σ²) ‖ N(0, 1)), averaged over samples and dimensions as in the authors' code."""
     return 0.5 * (mean.square() + log_variance.exp() - log_variance - 1).mean()
 
 
 def forward_keeping(kept: dict[str, Tensor]) -> Callable[[VaeClassifier, Tensor, Tensor], tuple[Tensor, ...]]:
-    """A forward pass for local steps (training/client.py), not compiled, that puts the encoder's output into `kept`."""
+    """Return an uncompiled forward pass for local steps that puts the encoder's output into `kept`."""
 
     def forward(module: VaeClassifier, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         encoded = module.encoder(x)
@@ -61,7 +61,10 @@ def forward_keeping(kept: dict[str, Tensor]) -> Callable[[VaeClassifier, Tensor,
 
 
 class Crop(nn.Module):
-    """A layer that cuts images to a height and width: a side that was halved, rounding up, is too long when doubled."""
+    """A layer that cuts images to a height and width.
+
+    A side that was halved, rounding up, is too long when it is doubled.
+    """
 
     def __init__(self, height: int, width: int):
         super().__init__()

@@ -1,1 +1,1 @@
-"""What a run gives away: attacks on models and shared data, certified ε, and the figures of both."""
+"""Figures of what a run gives away: attacks on models and shared data, and certified ε."""

@@ -24,7 +24,7 @@ _QUIET = np.errstate(divide="ignore", over="ignore")  # dp-accounting takes log 
 
 @_QUIET
 def gaussian_epsilon(sensitivity: float, sigma: float, delta: float, releases: int = 1) -> float:
-    """ε of adding N(0, σ²) to each coordinate of a vector that one sample changes by at most `sensitivity` (L2).
+    """Return the ε of adding N(0, σ²) to a vector that one sample changes by at most `sensitivity` (L2).
 
     It is exact for any ε (the analytic Gaussian mechanism); with hardly any noise it is an upper bound, which ε
     approaches. Several releases of the same data, each with fresh noise, are equivalent to one with σ/√releases. The
@@ -47,7 +47,7 @@ def gaussian_epsilon(sensitivity: float, sigma: float, delta: float, releases: i
 
 @_QUIET
 def dp_sgd_epsilon(noise_multiplier: float, sampling_rate: float, steps: int, delta: float) -> float:
-    """ε of `steps` noisy sums of clipped per-sample gradients, each over a fresh Poisson sample of the data.
+    """Return the ε of `steps` noisy sums of clipped per-sample gradients, each over a fresh Poisson sample of the data.
 
     Every sample is in a step's batch with probability `sampling_rate`, independently; its gradient is clipped to norm
     C, and N(0, (noise_multiplier·C)²) is added to the sum. Adjacency: one sample added or removed.
@@ -66,7 +66,7 @@ def dp_sgd_epsilon(noise_multiplier: float, sampling_rate: float, steps: int, de
 
 @_QUIET
 def dp_sgd_noise_multiplier(epsilon: float, sampling_rate: float, steps: int, delta: float) -> float:
-    """The least noise multiplier, to within 0.001, with which `dp_sgd_epsilon` is at most ε; 0 for ε = ∞.
+    """Return the least noise multiplier, to within 0.001, with which `dp_sgd_epsilon` is at most ε; 0 for ε = ∞.
 
     To 0.1 % above LARGE_EPSILON; above LARGEST_EPSILON, what the bound in closed form needs.
 
@@ -96,7 +96,7 @@ def dp_sgd_noise_multiplier(epsilon: float, sampling_rate: float, steps: int, de
 
 
 def _least(enough: Callable[[float], bool], high: float, precision: float = 1e-3) -> float:
-    """The least noise that is enough, to this share of it; `high` is enough."""
+    """Return the least noise that is enough, to within this share of it, where `high` is enough."""
     low = high / 2
     while enough(low):
         low, high = low / 2, low
@@ -107,7 +107,7 @@ def _least(enough: Callable[[float], bool], high: float, precision: float = 1e-3
 
 
 def _times_in_a_batch(sampling_rate: float, steps: int, delta: float) -> tuple[int, float]:
-    """How often a sample is in a batch, exceeded with a tenth of δ; and the rest of δ.
+    """Return how often a sample is in a batch, exceeded with a tenth of δ, and the rest of δ.
 
     Whoever knows in which steps it was sees that many plain Gaussian releases, and learns at least as much as who does
     not know. The bound is exact if every sample is in every batch, and approached as the noise vanishes.
@@ -120,7 +120,7 @@ def _times_in_a_batch(sampling_rate: float, steps: int, delta: float) -> tuple[i
 
 
 def _loss_scale(noise_multiplier: float, sampling_rate: float, steps: int) -> float:
-    """About the largest privacy loss that occurs: what the size of the accountant's arrays is proportional to.
+    """Estimate the largest privacy loss that occurs, to which the size of the accountant's arrays is proportional.
 
     One step's largest, the mean of all and eight deviations; with little noise those of a step that is seen to contain
     the sample or not, with much those of the χ² divergence.

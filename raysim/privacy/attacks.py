@@ -1,4 +1,4 @@
-"""Membership attacks at the end of a run, on the model and on what clients shared: was an image trained on?
+"""Membership attacks at the end of a run, on the model and on shared data: was an image among the training images?
 
 Members are training images and others held-out test images, equally many of every class, so that an attack gains
 nothing by telling classes apart. The distance of two images is the root mean square difference of their pixels in
@@ -44,7 +44,7 @@ class Rows:
 
     @staticmethod
     def of(chunks: Chunks, items: Iterable[int]) -> Rows:
-        """The samples of these items."""
+        """Return the samples of these items."""
         items = np.asarray(list(items), dtype=np.int64)
         spans = [np.arange(start, stop) for start, stop in zip(chunks.start[items], chunks.stop[items], strict=True)]
         chunk, row = np.repeat(chunks.chunk[items], [len(span) for span in spans]), np.concatenate(spans)
@@ -54,7 +54,7 @@ class Rows:
         return Rows(chunks, chunk, row, labels)
 
     def images(self, chosen: np.ndarray) -> np.ndarray:
-        """The images of the chosen samples, as uint8."""
+        """Return the images of the chosen samples, as uint8."""
         chunk, row = self.chunk[chosen], self.row[chosen]
         first = fetch(self.chunks.objects[0])[0]
         images = np.empty((len(chosen), *first.shape[1:]), dtype=np.uint8)
@@ -66,7 +66,7 @@ class Rows:
 def matched(
     members: np.ndarray, others: np.ndarray, count: int, draw: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Random indices into two arrays of labels, about `count` into each, equally many of every class in both."""
+    """Draw indices into two arrays of labels, about `count` into each, equally many of every class in both."""
     both = np.intersect1d(members, others)
     chosen = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for label in both:
@@ -78,7 +78,7 @@ def matched(
 
 
 def nearest(points: torch.Tensor, blocks: Iterable[torch.Tensor]) -> torch.Tensor:
-    """The root mean square distance of each point to the nearest item of all blocks; points and items are rows."""
+    """Return the root mean square distance of each point to the nearest item of all blocks, by rows."""
     best = torch.full((len(points),), torch.inf, device=points.device)
     for items in blocks:
         # ‖p − i‖² without its term ‖p‖² finds the nearest item; the distance is then computed without cancellation.
@@ -99,14 +99,14 @@ class Attacks:
         self.refusal = alone and f"not attacked: {alone} keeps what it predicts with at the clients"
 
     def candidates(self, clients: list[int], draw: np.random.Generator) -> list[tuple[np.ndarray, np.ndarray]]:
-        """(Images, labels) of these clients' training data, and of held-out data with as many of every class."""
+        """Return images and labels of these clients' training data, and of as many held-out images of every class."""
         training = Rows.of(self.data.clients, clients)
         chosen = matched(training.labels, self.held_out.labels, self.config.privacy, draw)
         pools = zip((training, self.held_out), chosen, strict=True)
         return [(rows.images(indices), rows.labels[indices]) for rows, indices in pools]
 
     def on_model(self, clients: list[int], losses: Compute) -> list[Figure]:
-        """Figures of an attack that takes images with a low loss for members (Yeom et al., 2018)."""
+        """Attack the model: take images with a low loss for members (Yeom et al., 2018), and return the figures."""
         if self.refusal:
             return [Figure("model.auc", None, note=self.refusal)]
         members, others = self.candidates(clients, self._draw("model"))
@@ -115,7 +115,7 @@ class Attacks:
         return attack_figures("model", scores[0], scores[1], note)
 
     def on_images(self, name: str, table: pa.Table, trained: list[int]) -> list[Figure]:
-        """Figures of an attack that takes images near a shared one for members, and distances of the shared images."""
+        """Attack shared images: take images near one for members; return the figures and the distances."""
         draw = self._draw(name)
         sources = np.unique(column(table, "client"))
         clients = trained if sources[0] < 0 else sources.tolist()  # below 0: made by the server
@@ -128,7 +128,7 @@ class Attacks:
         return attack_figures(name, scores[0], scores[1], note) + self.distances(name, table, trained, draw)
 
     def distances(self, name: str, table: pa.Table, trained: list[int], draw: np.random.Generator) -> list[Figure]:
-        """Distances from shared images to the nearest training image of the client that made them, and held-out image.
+        """Return the distances of shared images to the nearest training image of their client and held-out image.
 
         There are as many held-out images, of the same classes: among more of them, the nearest would be nearer.
         """
@@ -171,7 +171,7 @@ class Attacks:
     def on_means(
         self, name: str, vectors: torch.Tensor, classes: np.ndarray, clients: list[int], features: Compute
     ) -> list[Figure]:
-        """Figures of an attack that takes samples with features near a vector shared for their class for members."""
+        """Attack shared means: take samples with features near their class's vector for members."""
         if self.refusal:  # features by the clients' own models would each be in a space of their own
             return [Figure(f"{name}.auc", None, note=self.refusal)]
         candidates, scores = self.candidates(clients, self._draw(name)), []
@@ -196,7 +196,7 @@ class Attacks:
         return stream(self.config.seed, f"privacy/{name}", self.t)
 
     def _nearest(self, points: np.ndarray, items: np.ndarray) -> np.ndarray:
-        """The distance of each image to the nearest of `items`; the blocks depend on the size of an image alone."""
+        """Return the distance of each image to the nearest of `items`; blocks depend on the size of an image alone."""
         size = max(1, BLOCK_BYTES // (4 * math.prod(self.data.shape)))
         found = [np.empty(0)]
         for start in range(0, len(points), size):
@@ -205,7 +205,10 @@ class Attacks:
         return np.concatenate(found)
 
     def _pixels(self, x: np.ndarray) -> torch.Tensor:
-        """Images as rows of pixels in [0, 1]; shared ones, which are normalised, are cut to this range, as for PSNR."""
+        """Return images as rows of pixels in [0, 1].
+
+        Shared images, which are normalised, are cut to this range, as for PSNR.
+        """
         images: torch.Tensor = to_device(x, self.device)
         if images.dtype == torch.uint8:
             return images.flatten(1).float() / 255

@@ -19,7 +19,7 @@ CHUNK = 64  # samples whose gradients are in memory at once; fixed, since it cha
 
 @dataclass(frozen=True)
 class Privacy:
-    """The private steps of one training: Poisson sampling at `rate`, gradients clipped to `clip`, noise of σ·clip."""
+    """The privacy of one training: Poisson sampling at `rate`, gradients clipped to `clip`, noise of σ·clip."""
 
     noise_multiplier: float  # σ
     rate: float
@@ -29,20 +29,20 @@ class Privacy:
     @staticmethod
     @lru_cache(maxsize=1024)
     def calibrated(epsilon: float, delta: float, rate: float, steps: int, clip: float) -> "Privacy":
-        """The private steps with the least noise that gives (ε, δ) over all of them together."""
+        """Return the private steps with the least noise that gives (ε, δ) over all of them together."""
         from raysim.privacy.accounting import dp_sgd_noise_multiplier
 
         return Privacy(dp_sgd_noise_multiplier(epsilon, rate, steps, delta), rate, steps, clip)
 
     def epsilon(self, delta: float) -> float:
-        """The ε that the accountant certifies for all the steps."""
+        """Return the ε that the accountant certifies for all the steps."""
         from raysim.privacy.accounting import dp_sgd_epsilon
 
         return dp_sgd_epsilon(self.noise_multiplier, self.rate, self.steps, delta)
 
 
 def sdafl_epsilon(noise_multiplier: float, rate: float, steps_per_round: int, delta: float) -> float:
-    """The ε of SDA-FL's eq. 2: 2q√(n_d ln(1/δ))/σ.
+    """Return the ε of SDA-FL's eq. 2: 2q√(n_d ln(1/δ))/σ.
 
     It is about one GAN round only, and needs clipping, which the paper lacks.
 

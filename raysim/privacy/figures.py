@@ -1,4 +1,4 @@
-"""The success of an attack that tells members from others: area under the ROC curve, true positives, and intervals.
+"""The success of attacks that tell members from others: areas under ROC curves, true positives, and their intervals.
 
 Scores are higher for samples that the attack takes for members. Intervals have a confidence of 95 %.
 """
@@ -16,7 +16,7 @@ TOO_FEW = "too few samples"
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of privacy.json; where it has no value, the note says why."""
+    """A line of privacy.json; the note says why where there is no value."""
 
     name: str
     value: float | None
@@ -25,7 +25,7 @@ class Figure:
 
 
 def attack_figures(name: str, members: np.ndarray, others: np.ndarray, note: str) -> list[Figure]:
-    """The figures of an attack, from its scores of members and of as many others."""
+    """Return the figures of an attack, from its scores of members and of as many others."""
     if min(len(members), len(others)) < 2:
         return [Figure(f"{name}.auc", None, note=f"{TOO_FEW} ({len(members)} members, {len(others)} others)")]
     if not (np.isfinite(members).all() and np.isfinite(others).all()):
@@ -42,7 +42,9 @@ def attack_figures(name: str, members: np.ndarray, others: np.ndarray, note: str
 
 
 def auc(members: np.ndarray, others: np.ndarray) -> float:
-    """The area under the ROC curve: the probability that a member scores higher than another sample; ties count half.
+    """Return the area under the ROC curve.
+
+    It is the probability that a member scores higher than another sample; ties count half.
 
     >>> auc(np.array([3.0, 1.0]), np.array([2.0, 1.0]))
     0.625
@@ -53,7 +55,7 @@ def auc(members: np.ndarray, others: np.ndarray) -> float:
 
 
 def auc_interval(area: float, members: int, others: int) -> tuple[float, float]:
-    """The interval of an area under the ROC curve, by Newcombe (2006), method 5.
+    """Return the interval of an area under the ROC curve, by Newcombe (2006), method 5.
 
     It takes Hanley and McNeil's variance at the interval's ends, so that an area of 1 is not certain.
     """
@@ -67,7 +69,7 @@ def auc_interval(area: float, members: int, others: int) -> tuple[float, float]:
 
 
 def _last(too_far: Callable[[float], bool], inside: float, outside: float) -> float:
-    """The last point of an interval on the way from `inside`, which is in it, to `outside`, by bisection."""
+    """Return the last point of an interval on the way from `inside`, which is in it, to `outside`, by bisection."""
     for _ in range(60):
         middle = (inside + outside) / 2
         inside, outside = (inside, middle) if too_far(middle) else (middle, outside)
@@ -75,17 +77,17 @@ def _last(too_far: Callable[[float], bool], inside: float, outside: float) -> fl
 
 
 def threshold(others: np.ndarray, allowed: int) -> float:
-    """The score above which at most `allowed` of the others lie."""
+    """Return the score above which at most `allowed` of the others lie."""
     return float(np.sort(others)[-allowed - 1]) if allowed < len(others) else -math.inf
 
 
 def _allowed(others: np.ndarray, rate: float) -> int:
-    """The number of others that may be taken for members at that rate of false positives."""
+    """Return the number of others that may be taken for members at that rate of false positives."""
     return math.floor(len(others) * rate + 1e-9)  # the product may fall short of a whole number by its last bit
 
 
 def tpr(members: np.ndarray, others: np.ndarray, rate: float) -> float:
-    """The rate of true positives where at most the share `rate` of the others is taken for members.
+    """Return the rate of true positives where at most the share `rate` of the others is taken for members.
 
     >>> tpr(np.array([4.0, 3.0, 1.0]), np.array([3.5, 2.0, 0.0, 0.0]), 0.25)
     0.6666666666666666
@@ -94,7 +96,7 @@ def tpr(members: np.ndarray, others: np.ndarray, rate: float) -> float:
 
 
 def tpr_interval(members: np.ndarray, others: np.ndarray, rate: float) -> tuple[float, float]:
-    """The interval of the rate of true positives at exactly that rate of false positives.
+    """Return the interval of the rate of true positives at exactly that rate of false positives.
 
     The threshold of that rate has a binomial number of the others above it, so it lies between two of their scores; at
     each of these the number of members found is binomial again (Clopper and Pearson). Threshold and members have 2.5 %
@@ -112,7 +114,7 @@ def tpr_interval(members: np.ndarray, others: np.ndarray, rate: float) -> tuple[
 
 
 def share_interval(found: int, total: int, error: float = 0.05) -> tuple[float, float]:
-    """Clopper and Pearson's interval of a share that was estimated as `found` out of `total`."""
+    """Return Clopper and Pearson's interval of a share that was estimated as `found` out of `total`."""
     from scipy.special import betaincinv
 
     low = betaincinv(found, total - found + 1, error / 2) if found else 0.0
@@ -121,7 +123,9 @@ def share_interval(found: int, total: int, error: float = 0.05) -> tuple[float, 
 
 
 def mean_of_groups(groups: list[np.ndarray]) -> tuple[float, tuple[float, float] | None]:
-    """The mean of all values, with Student's interval over the groups, since values in one group are not independent.
+    """Return the mean of all values, with Student's interval over the groups.
+
+    Values in one group are not independent, so the groups are what counts.
 
     >>> mean_of_groups([np.array([1.0, 3.0])])
     (2.0, None)
@@ -138,7 +142,7 @@ def mean_of_groups(groups: list[np.ndarray]) -> tuple[float, tuple[float, float]
 
 
 def describe(figures: list[Figure]) -> str:
-    """One line with the results of the attacks and the certified ε."""
+    """Return one line with the results of the attacks and the certified ε."""
     phrases, uncertified = [], []
     for figure in figures:
         what, _, kind = figure.name.rpartition(".")

@@ -1,4 +1,4 @@
-"""The certified ε of noisy mean vectors that are shared, beside the ε by FedDPMS's paper."""
+"""The certified ε of noisy mean vectors that are shared, and the ε by FedDPMS's paper beside it."""
 
 import math
 
@@ -7,7 +7,7 @@ from raysim.privacy.figures import Figure
 
 
 def paper_epsilon(samples: int, noise: float, delta: float) -> float:
-    """The ε of FedDPMS's definition 2 with sensitivity 1/m.
+    """Return the ε of FedDPMS's definition 2 with sensitivity 1/m.
 
     It is about one coordinate of one release, and is a bound only below 1.
     """
@@ -17,7 +17,7 @@ def paper_epsilon(samples: int, noise: float, delta: float) -> float:
 def of_means(
     latent: int, samples: int | None, releases: int, noise: float, delta: float, filtered: bool
 ) -> list[Figure]:
-    """The ε figures of noisy means of `samples` vectors in [0, 1]^latent, released repeatedly with fresh noise.
+    """Return the ε figures of noisy means of `samples` vectors in [0, 1]^latent, released repeatedly with fresh noise.
 
     Adjacency: one sample replaced, its label the same, counts public; so a mean moves by at most √latent/samples, and
     the classes and clients, which have no sample in common, do not add up. `samples` is None if nothing was shared.

@@ -6,9 +6,10 @@ LEAST = 0.5 / 255  # root mean square distance below which images are the same i
 
 
 def psnr(made: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-    """The PSNR of each pair of images in [0, 1], in dB: 10·log10(1 / MSE), and 54.15 where they are the same in 8 bits.
+    """Return the PSNR of each pair of images in [0, 1], in dB: 10·log10(1 / MSE).
 
-    Infinity for equal images, as two black ones, would be the mean of them all, and is not JSON.
+    Images that are the same in 8 bits have 54.15 dB. Infinity for equal images, such as two black ones, would be the
+    mean of all, and is not JSON.
 
     >>> psnr(torch.zeros(1, 1, 2, 2), torch.full((1, 1, 2, 2), 0.1)).tolist()
     [20.0]

@@ -1,4 +1,4 @@
-"""Whether images give away which real ones they were made from."""
+"""The share of images that give away which real ones they were made from."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ FAINT = 1e-3  # length of an image without its mean, below which it is rounding
 
 
 def recognised(made: Tensor, sources: Tensor, images: Iterable[Tensor]) -> Tensor:
-    """1 for each image that is more like its source than like any other of the real images, and 0 for the rest.
+    """Return 1 for each image that is more like its source than like any other real image, and 0 for the rest.
 
     `images` are all real images, in batches; `sources` are the rows of those that these were made from. Likeness is the
     correlation of the pixels, which brightness and contrast do not change. By chance one in as many images as there are
@@ -24,7 +24,10 @@ def recognised(made: Tensor, sources: Tensor, images: Iterable[Tensor]) -> Tenso
 
 
 def directions(images: Tensor) -> Tensor:
-    """Images as rows of length 1 and mean 0, whose products are correlations; one without any contrast is 0."""
+    """Return images as rows of length 1 and mean 0, whose products are correlations.
+
+    An image without any contrast is 0.
+    """
     rows = images.flatten(1)
     rows = rows - rows.mean(1, keepdim=True)
     lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)

@@ -1,4 +1,4 @@
-"""The classifiers: a file for every family of them, which declares its models in `MODELS`."""
+"""The classifiers by name: a file for each family of networks, which declares its models in `MODELS`."""
 
 from functools import cache
 
@@ -10,7 +10,7 @@ __all__ = ["Model", "Shape", "all_models"]
 
 @cache
 def all_models() -> dict[str, Model]:
-    """Every model by name, file after file."""
+    """Return every model by name, file after file."""
     found: dict[str, Model] = {}
     for module in discovery.modules(__name__, __path__):
         if twice := found.keys() & module.MODELS.keys():

@@ -1,4 +1,4 @@
-"""How a file of this folder declares the classifiers it builds: in `MODELS`, by their names.
+"""The declaration of a classifier, which every file of this folder makes in `MODELS`.
 
 The driver lists and checks models without torch, so such a file imports torch only inside its functions.
 """
@@ -18,7 +18,7 @@ Shape = tuple[int, int, int]  # channels, height, width of an image
 
 @dataclass(frozen=True)
 class Model:
-    """A classifier: how it is built, and for which images."""
+    """A classifier's declaration: how to build it, and for which images."""
 
     make: Callable[[Shape, int], Classifier | VaeClassifier]  # (shape, number of classes)
     smallest: int  # side of the smallest image in pixels

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _five_by_five(shape: Shape, classes: int, first: int, second: int, features: int) -> Classifier:
-    """Two 5×5 convolutions, each with a 2×2 pool, and a linear layer, whose ReLU gives the feature."""
+    """Return two 5×5 convolutions, each with 2×2 pooling, and a linear layer whose ReLU gives the feature."""
     from torch import nn
 
     from raysim.models.classifier import Classifier
@@ -39,7 +39,7 @@ def _five_by_five(shape: Shape, classes: int, first: int, second: int, features:
 
 
 def _five_by_five_operations(shape: Shape, first: int, second: int, features: int) -> int:
-    """The operations of such a network but for its head, 2 per multiply-add."""
+    """Count the operations of such a network without its head, 2 per multiply-add."""
     channels, *sides = shape
     once, twice = ([(side - 4) // 2 for side in sides], [((side - 4) // 2 - 4) // 2 for side in sides])
     layers = (
@@ -51,17 +51,20 @@ def _five_by_five_operations(shape: Shape, first: int, second: int, features: in
 
 
 def hfmds_cnn(shape: Shape, classes: int) -> Classifier:
-    """HFMDS-FL's CNN; 1,600 flattened values at 32×32."""
+    """Build HFMDS-FL's CNN, which has 1,600 flattened values at 32×32."""
     return _five_by_five(shape, classes, 32, 64, 512)
 
 
 def small_cnn(shape: Shape, classes: int) -> Classifier:
-    """The benchmark's small model."""
+    """Build the benchmark's small model."""
     return _five_by_five(shape, classes, 6, 16, 32)
 
 
 def fedpa_cnn(shape: Shape, classes: int) -> Classifier:
-    """FedPA's CNN for 28×28 (784 flattened values). The feature has no activation: its generator's output has none."""
+    """Build FedPA's CNN for 28×28 images, with 784 flattened values.
+
+    The feature has no activation, since the output of its generator has none.
+    """
     from torch import nn
 
     from raysim.models.classifier import Classifier
@@ -82,7 +85,10 @@ def fedpa_cnn(shape: Shape, classes: int) -> Classifier:
 
 
 def fedpa_celeba_cnn(shape: Shape, classes: int) -> Classifier:
-    """FedPA's CNN for CelebA (84×84, of which 64 values are left). The feature has no activation, as in fedpa_cnn."""
+    """Build FedPA's CNN for CelebA's 84×84 images, of which 64 values are left.
+
+    The feature has no activation, as in fedpa_cnn.
+    """
     from torch import nn
 
     from raysim.models.classifier import Classifier
@@ -102,7 +108,7 @@ def fedpa_celeba_cnn(shape: Shape, classes: int) -> Classifier:
 
 
 def mlp(shape: Shape, classes: int) -> Classifier:
-    """Flatten, one hidden layer of 64."""
+    """Build a perceptron with one hidden layer of 64 units."""
     from torch import nn
 
     from raysim.models.classifier import Classifier
@@ -113,7 +119,7 @@ def mlp(shape: Shape, classes: int) -> Classifier:
 
 
 def _strided_operations(shape: Shape, widths: tuple[int, ...], pooled: bool) -> int:
-    """The operations of 3×3 stride-2 convolutions of these widths and a linear layer of 32, 2 per multiply-add."""
+    """Count the operations of stride-2 3×3 convolutions of these widths and a linear layer of 32."""
     channels, height, width = shape
     total = 0
     for out in widths:

@@ -26,12 +26,12 @@ CIFAR_STEM_UP_TO = 64  # pixels
 
 
 def resnet18(shape: Shape, classes: int) -> Classifier:
-    """With batch-norm."""
+    """Build a ResNet-18 with batch-norm."""
     return _resnet18(shape, classes, None)
 
 
 def resnet18_gn(shape: Shape, classes: int) -> Classifier:
-    """With group-norm."""
+    """Build a ResNet-18 with group-norm."""
     from torch import nn
 
     return _resnet18(shape, classes, partial(nn.GroupNorm, 32))  # 32 divides its widths: 64, 128, 256, 512
@@ -60,7 +60,7 @@ def _resnet18(shape: Shape, classes: int, norm: Callable[[int], nn.Module] | Non
 
 
 def _first_layer(channels: int, size: int, stride: int, padding: int) -> nn.Conv2d:
-    """A convolution that is initialised like torchvision's own first layer."""
+    """Return a first convolution, initialised as torchvision initialises its own."""
     from torch import nn
 
     layer = nn.Conv2d(channels, 64, size, stride, padding, bias=False)

@@ -35,7 +35,10 @@ def _doubling(inputs: int, outputs: int) -> nn.Module:
 
 
 def _vae(shape: Shape, classes: int, latent: int, encoder: list[nn.Module], mirrored: list[nn.Module]) -> VaeClassifier:
-    """The encoder's two poolings leave 64 channels at a quarter of the size; the decoder begins with the same."""
+    """Build an auto-encoder for images of this shape.
+
+    The encoder's two poolings leave 64 channels at a quarter of the size; the decoder begins with the same.
+    """
     from torch import nn
 
     from raysim.models.vae import Crop, VaeClassifier
@@ -50,7 +53,7 @@ def _vae(shape: Shape, classes: int, latent: int, encoder: list[nn.Module], mirr
 
 
 def feddpms_vae(shape: Shape, classes: int) -> VaeClassifier:
-    """For FashionMNIST: 3,136 encoded values at 28×28, 32 latent ones."""
+    """Build the auto-encoder for FashionMNIST: 3,136 encoded values at 28×28, 32 latent ones."""
     from torch import nn
 
     channels = shape[0]
@@ -72,7 +75,7 @@ def feddpms_vae(shape: Shape, classes: int) -> VaeClassifier:
 
 
 def feddpms_cifar_vae(shape: Shape, classes: int) -> VaeClassifier:
-    """For CIFAR: 4,096 encoded values at 32×32, 128 latent ones."""
+    """Build the auto-encoder for CIFAR: 4,096 encoded values at 32×32, 128 latent ones."""
     from torch import nn
 
     channels = shape[0]
