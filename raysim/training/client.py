@@ -60,7 +60,7 @@ class Step:
 
 
 def forward(module: Any, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Features, logits and cross-entropy as from `classified`: the part of a local step that can be compiled."""
+    """Return features, logits and cross-entropy as `classified` does: what can be compiled of a local step."""
     return classified(module, module.features(x), y)
 
 

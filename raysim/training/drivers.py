@@ -7,5 +7,8 @@ DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 
 
 def machine_has_gpu() -> bool:
-    """Whether a driver is there; without one, GPUs that Ray counts are logical (`ray start --num-gpus`)."""
+    """Whether this machine has a GPU's driver.
+
+    Without one, GPUs that Ray counts are logical (`ray start --num-gpus`).
+    """
     return any(Path(driver).exists() for driver in DRIVERS)

@@ -1,4 +1,4 @@
-"""Local training of several clients in one vectorised step (--fuse): few large operations in place of many small ones.
+"""Local training of several clients in one vectorised step (--fuse): few large operations in place of many small.
 
 Every client has its own row of weights, gradients and optimiser state, so its result is independent of the others but
 for the last bits. The clients of a group are sorted by their number of steps: those still training are the first

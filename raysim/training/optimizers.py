@@ -41,9 +41,9 @@ class Optimizer(ABC):
         """Update these parameters by their gradients."""
 
     def _row(self, i: int, parameter: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
-        """A parameter, its gradient and what is remembered of it; kernels of convolutions as they lie in memory.
+        """Return a parameter, its gradient and what is kept of its steps, in the order of memory.
 
-        torch's kernels for CPUs copy what is stored channels-last: 2.5 times the time of a step.
+        torch's kernels for CPUs copy what is stored channels-last, such as convolutions: 2.5 times the time of a step.
         """
         if i not in self.known:
             together = [parameter, *self.remembered(i, gradient)]

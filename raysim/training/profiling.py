@@ -22,7 +22,7 @@ class FlopCounter(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: torch would import all of its compiler for that, which takes seconds, and most runs compile nothing."""
+        """Return False: torch would import its compiler, which takes seconds, and most runs compile nothing."""
         return False
 
     def __init__(self) -> None:
@@ -40,7 +40,10 @@ class FlopCounter(TorchDispatchMode):
 
 @contextmanager
 def profiling() -> Iterator[list[tuple[str, str]]]:
-    """A context `with profiling() as found`, after which `found` has one (table of operators, Chrome trace as JSON)."""
+    """Profile the work of `with profiling() as found`.
+
+    `found` then has one (table of operators, Chrome trace as JSON).
+    """
     kinds = [torch.profiler.ProfilerActivity.CPU]
     if torch.cuda.is_available():
         kinds.append(torch.profiler.ProfilerActivity.CUDA)

@@ -38,7 +38,7 @@ class SharedImages:
 
     @cached_property
     def whole(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """All images and labels on the device: uploaded once for all clients, as long as the dataset is the same."""
+        """Return all images and labels on the device, uploaded once for all clients while the dataset is the same."""
         images: torch.Tensor = to_device(images_of(self.table), self.device)
         return images.contiguous(memory_format=torch.channels_last), to_device(labels_of(self.table), self.device)
 

@@ -1,4 +1,4 @@
-"""Data of the user's own: an object given in Python, what MODULE:FUNCTION returns, or `hf:NAME` of Hugging Face."""
+"""Loaders of the user's own data: an object given in Python, the result of MODULE:FUNCTION, or `hf:NAME`."""
 
 import importlib
 from typing import Any

@@ -68,9 +68,10 @@ def find_splits(
     first_label: int = 0,
     columns: Columns = USUAL,
 ) -> Found:
-    """The splits of a folder for which `has_files`. Class names: as given, or from the files, or numbers.
+    """Return the splits of a folder for which `has_files`.
 
-    Of a dataset that numbers its classes from `first_label`, files that number them from 0 are understood too.
+    Class names are as given, or from the files, or numbers. Of a dataset that numbers its classes from `first_label`,
+    files that number them from 0 are understood too.
     """
     test_paths = next((files for split in TEST_SPLITS if (files := _files(folder, split))), [])
     train_paths = _files(folder, "train") or [f for f in sorted(folder.glob("*.parquet")) if f not in test_paths]
@@ -195,7 +196,7 @@ def _column(path: Path, schema: pa.Schema, names: tuple[str, ...], content: str)
 
 
 def _class_names(schema: pa.Schema, label: str) -> tuple[str, ...] | None:
-    """The names that Hugging Face's `datasets` writes into the schema's metadata; None if missing or malformed."""
+    """Return the class names that Hugging Face's `datasets` writes into the schema; None if missing or malformed."""
     try:
         names = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"][label]["names"]
     except (KeyError, TypeError, ValueError):

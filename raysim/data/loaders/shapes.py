@@ -198,5 +198,8 @@ def _bytes(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def _coverage(outside: np.ndarray) -> np.ndarray:
-    """How much of a pixel is covered, in 0..128, from its distance to an edge; times a colour, it fits into int16."""
+    """Return how much of a pixel is covered, in 0..128, from its distance to an edge.
+
+    Times a colour, it fits into int16.
+    """
     return np.clip(64 - outside * 128, 0, 128).astype(np.int16)

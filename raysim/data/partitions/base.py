@@ -67,7 +67,10 @@ class Partitioner(ABC):
         """
 
     def training_counts(self) -> tuple[int, ...] | None:
-        """How many samples of each class it takes, if it knows: a dataset without test split is tested on the rest."""
+        """Return the samples of each class that the partition takes, if it knows.
+
+        A dataset without test split is tested on the rest.
+        """
         return None
 
     def check(self, chosen: bool) -> None:  # noqa: B027 - most have nothing to check

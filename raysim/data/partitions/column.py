@@ -38,7 +38,7 @@ class Column(Partitioner):
     def deal(
         self, labels: ArrayLike, classes: int, clients: int, seed: int, groups: np.ndarray | None = None
     ) -> Partition:
-        """One client for each value of the column, in order; of more values than clients, some are drawn."""
+        """Give each value of the column, in order, to a client; of more values than clients, some are drawn."""
         if groups is None:
             return super().deal(labels, classes, clients, seed)
         values, owner = np.unique(groups, return_inverse=True)

@@ -78,7 +78,7 @@ class Table(Partitioner):
 
 
 def read_table(source: str | Path | ArrayLike) -> np.ndarray:
-    """A clients × classes table of counts: by its name, from a CSV file with a row per client, or given as an array."""
+    """Return a clients × classes table of counts: by its name, from a CSV file with a row per client, or given."""
     if not isinstance(source, str | Path):
         return _checked(source, "partition table")
     if source in TABLES:
