@@ -1,4 +1,4 @@
-"""Pictures and pages are made as well as it goes: one that cannot be made costs nobody a run."""
+"""A guard for pictures and pages: one that cannot be made does not cost anybody a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class BestEffort(Callback):
-    """Guards a callback that draws: what it cannot make is reported through `complain`, and the run goes on.
+    """A guard around a callback that draws: it reports through `complain` what cannot be made, and the run goes on.
 
     An error of the disk is not guarded: the next file would meet it too.
     """

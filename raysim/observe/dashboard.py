@@ -1,4 +1,4 @@
-"""What the Jobs page of Ray's dashboard shows about a run. Its actors' names are in engine/ray_runner/placement.py."""
+"""The metadata that the Jobs page of Ray's dashboard shows about a run."""
 
 import json
 import os
@@ -9,13 +9,13 @@ from raysim.engine.ray_runner import ray_internals
 
 
 def about(config: RunConfig, out: Path) -> dict[str, str]:
-    """The metadata of a run's job: the settings people look for, and where the run directory is."""
+    """Return the metadata of a run's job: the settings people look for, and where the run directory is."""
     names = ("method", "dataset", "model", "clients", "active", "rounds", "seed")
     return {"job_name": out.name, **{name: str(getattr(config, name)) for name in names}, "run_directory": str(out)}
 
 
 def show_on_jobs_page(metadata: dict[str, str]) -> None:
-    """Add to the metadata of the submitted job that this process belongs to, if it does; what the user gave stays.
+    """Add to the metadata of the submitted job that this process belongs to, if any; the user's own stays.
 
     A job that was not submitted needs no such addition: it passes its metadata when it connects (cluster.py).
     """

@@ -1,4 +1,4 @@
-"""The picture of features: real, synthetic and generated ones in one t-SNE map."""
+"""Pictures of features in one t-SNE map: real, synthetic and generated ones."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def draw_levels(kinds: LabelledFeatures, class_names: list[str], path: Path) -> 
 
 
 def _shade(colour: tuple[float, ...], level: int, levels: int) -> tuple[float, ...]:
-    """The colour mixed with white for the first levels, and with black for the last ones."""
+    """Mix the colour with white for the first levels, and with black for the last ones."""
     mix = 0.75 - 1.2 * level / max(1, levels - 1)  # 0.75 of white … 0.45 of black
     return tuple(c + mix * (1 - c) if mix > 0 else c * (1 + mix) for c in colour)
 
@@ -122,7 +122,7 @@ def _save(figure: Any, path: Path, kinds: LabelledFeatures, places: list[np.ndar
 
 
 def generator_map(features: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """FedPA's table V, as its code measures it: distances in a t-SNE map of the generated features alone.
+    """Measure a t-SNE map of the generated features alone, as FedPA's code does for its table V.
 
     Intra is the mean over the classes of their points' mean distance to the class's centroid, inter the mean over all
     ordered pairs of centroids, those of a centroid with itself included.
@@ -136,7 +136,7 @@ def generator_map(features: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 
 
 def class_distances(points: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
-    """The mean distance of two points of one class, and of two classes; 0 where there are no such two."""
+    """Return the mean distance of two points of one class, and of two classes; 0 where there are no such two."""
     apart = np.sqrt(((points[:, None] - points) ** 2).sum(2, dtype=np.float64))
     same = labels[:, None] == labels
     pairs = same.sum() - len(labels), (~same).sum()
@@ -144,7 +144,7 @@ def class_distances(points: np.ndarray, labels: np.ndarray) -> tuple[float, floa
 
 
 def embed(groups: list[np.ndarray]) -> list[np.ndarray]:
-    """Places in the plane for all points together, returned group by group; the same for the same points."""
+    """Place all points together in the plane, and return them group by group; the same for the same points."""
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits  # which scikit-learn needs too
 

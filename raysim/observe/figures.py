@@ -7,7 +7,7 @@ from typing import Any
 
 
 def figures(line: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a round by name, without its number and format; those of a dict in it as `terms/fedprox`."""
+    """Return the numbers of a round by name, without its own number and format; those of a dict as `terms/fedprox`."""
     flat = {key: value for key, value in line.items() if key not in ("format", "round")}
     for key, value in line.items():
         if isinstance(value, dict):

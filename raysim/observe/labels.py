@@ -25,7 +25,7 @@ CLOSE_SECONDS = 5.0  # that an interrupted run waits, so as not to leave half a 
 
 
 class LabelPicture(Callback):
-    """Draws labels.csv and labels.png beside the first rounds, since importing matplotlib alone takes a second."""
+    """A callback that draws labels.csv and labels.png beside the first rounds: importing matplotlib takes a second."""
 
     def __init__(self, counts: np.ndarray, class_names: list[str]):
         self.counts, self.class_names = counts, class_names
@@ -98,7 +98,7 @@ def draw_labels(counts: npt.ArrayLike, class_names: Sequence[object], path: Path
 
 
 def arrange(counts: np.ndarray, most: int = COLUMNS) -> tuple[np.ndarray, int, np.ndarray]:
-    """The columns to draw as mean counts [columns, classes], the clients that each averages, and the clients' order."""
+    """Return the columns to draw as mean counts [columns, classes], the clients that each averages, and their order."""
     clients = len(counts)
     if clients <= min(SORT_ABOVE, most):
         return counts.astype(float), 1, np.arange(clients)

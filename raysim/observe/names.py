@@ -22,7 +22,7 @@ _ALONE = {
 
 
 def figure_name(name: str) -> str:
-    """A figure's name in words.
+    """Return a figure's name in words.
 
     >>> figure_name("hfmds.nearer_to_training")
     "share of hfmds's images nearer to training than to held-out images"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Profiles(Callback):
-    """Writes what was profiled, and on Ray (`with_ray`) a timeline of all its calls."""
+    """A callback that writes what was profiled, and on Ray (`with_ray`) a timeline of all its calls."""
 
     def __init__(self, with_ray: bool):
         self.with_ray = with_ray

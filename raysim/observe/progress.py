@@ -19,7 +19,7 @@ RECENT = 20  # rounds that the remaining time is estimated from
 
 
 def duration(seconds: float) -> str:
-    """A time span for people: 42s, 3m07s, 2h05m."""
+    """Return a time span for people: 42s, 3m07s, 2h05m."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole}s"
@@ -29,7 +29,7 @@ def duration(seconds: float) -> str:
 
 
 def round_line(metrics: RoundMetrics, rounds: int, seconds_left: float) -> str:
-    """A round of so many, on one line."""
+    """Return a line about a round, out of so many."""
     words = [f"round {metrics.round:>{len(str(rounds))}}/{rounds}"]
     if metrics.accuracy is not None:
         loss = "not finite" if metrics.loss is None else f"{metrics.loss:.4f}"
@@ -46,13 +46,13 @@ def round_line(metrics: RoundMetrics, rounds: int, seconds_left: float) -> str:
 
 
 def pass_line(part: str, round: int, passes: int, of: int, seconds: float) -> str:
-    """A part's pass over the clients of so many before a round, on one line."""
+    """Return a line about a part's pass over the clients before a round, out of so many."""
     left = duration((of - passes) * seconds)
     return f"{part}: pass {passes:>{len(str(of))}}/{of} before round {round}  {seconds:.2f} s  {left} left"
 
 
 class Reporter(Callback):
-    """Prints to the terminal or the job log; `brief` without what the reader has just written, as in a notebook."""
+    """A printer to the terminal or the job log; `brief` leaves out what its reader has just written."""
 
     def __init__(self, console: Console | None = None, brief: bool = False):
         self.console, self.brief = console or Console(), brief

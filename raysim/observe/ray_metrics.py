@@ -34,7 +34,7 @@ def _tag_keys(name: str) -> tuple[str, ...]:
 
 
 class RayMetrics(Callback):
-    """Reports every round of one run to Ray. Rounds that are repeated count again, since their work was done again."""
+    """A callback that reports every round to Ray; repeated rounds count again, since their work was done again."""
 
     def on_start(self, settings: dict[str, Any], out: Path) -> None:
         self.gauges = {name: Gauge(name, about, tag_keys=_tag_keys(name)) for name, about in RUN_GAUGES.items()}

@@ -29,7 +29,7 @@ CLASSES = 20  # rows of the picture at most
 
 
 class SyntheticImages(Callback):
-    """Writes synthetic.parquet, pairs.png and synthetic.png where a method shares synthetic images."""
+    """A callback that writes synthetic.parquet, pairs.png and synthetic.png where a method shares images."""
 
     def __init__(self, data: FederatedData, class_names: list[str]):
         self.data, self.class_names = data, class_names
@@ -88,7 +88,7 @@ class Pair(NamedTuple):
 
 
 def pairs_of(table: pa.Table, data: FederatedData) -> list[Pair]:
-    """A few pairs of each class of what a part shares, each of another client."""
+    """Choose a few pairs of each class of what a part shares, each of another client."""
     labels, clients, rounds = (column(table, name) for name in ("label", "client", "round"))
     found = []
     for label in np.unique(labels[labels >= 0])[:CLASSES]:  # negative: no label
@@ -102,7 +102,7 @@ def pairs_of(table: pa.Table, data: FederatedData) -> list[Pair]:
 
 
 def _real(data: FederatedData, client: int, label: int) -> np.ndarray | None:
-    """The client's first image of a class, or another client's.
+    """Return the client's first image of a class, or another client's.
 
     A client need not have one, where labels are guesses, and the server (a negative client) has no images at all.
     """

@@ -1,4 +1,4 @@
-"""The report: one self-contained page about a run (`write_report`), or about several side by side (`write_comparison`).
+"""The report: a self-contained page about a run (`write_report`), or about several side by side (`write_comparison`).
 
 It is made from run directories alone. The page loads nothing: data, style and scripts are in it (`assets/`).
 """
@@ -14,7 +14,7 @@ __all__ = ["ReportWriter", "write_comparison", "write_report"]
 
 
 class ReportWriter(Callback):
-    """Writes report.html at the end of a run, from its directory."""
+    """A callback that writes report.html at the end of a run, from its directory."""
 
     def on_start(self, settings: dict[str, Any], out: Path) -> None:
         self.out = out

@@ -32,7 +32,7 @@ class Page:
             self.sections.append((title, "".join(content)))
 
     def chart(self, title: str, spec: dict[str, Any] | None, note: str = "", wide: bool = False) -> str:
-        """A figure that the script of its kind draws from `spec`; empty where there is no spec."""
+        """Return a figure that the script of its kind draws from `spec`; empty where there is no spec."""
         if spec is None:
             return ""
         name = f"c{len(self.charts)}"
@@ -53,7 +53,7 @@ class Page:
         return path
 
     def html(self) -> str:
-        """The whole page."""
+        """Return the whole page."""
         names = [f"s{i}" for i in range(len(self.sections))]
         titled = [(name, escape(title), text) for name, (title, text) in zip(names, self.sections, strict=True)]
         links = "".join(f'<a href="#{name}">{title}</a>' for name, title, _ in titled)
@@ -73,12 +73,12 @@ class Page:
 
 
 def as_script_data(content: Any) -> str:
-    """JSON that cannot end the script element around it, whatever names are in it."""
+    """Return JSON that cannot end the script element around it, whatever names are in it."""
     return json.dumps(finite(content), separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
 
 
 def finite(content: Any) -> Any:
-    """The content with None for every number that is not finite, which JSON cannot express."""
+    """Replace every number that is not finite by None, since JSON cannot express it."""
     if isinstance(content, dict):
         return {key: finite(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
@@ -87,7 +87,7 @@ def finite(content: Any) -> Any:
 
 
 def tiles(figures: list[tuple[str, str, str]]) -> str:
-    """Figures side by side, each with its name and a note below it."""
+    """Return figures side by side, each with its name and a note below it."""
     cells = (
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(note)}</small></dd></div>"
         for name, value, note in figures
@@ -96,7 +96,7 @@ def tiles(figures: list[tuple[str, str, str]]) -> str:
 
 
 def table(heads: list[str], rows: list[list[str]], numbers: tuple[int, ...] = ()) -> str:
-    """A table of cells that are HTML already; the columns in `numbers` are aligned to the right."""
+    """Return a table of cells that are HTML already; the columns in `numbers` are aligned to the right."""
     kind = [' class="number"' if i in numbers else "" for i in range(len(heads))]
     top = "".join(f"<th{kind[i]}>{escape(head)}</th>" for i, head in enumerate(heads)) if any(heads) else ""
     lines = "".join(f"<tr>{''.join(f'<td{kind[i]}>{cell}</td>' for i, cell in enumerate(row))}</tr>" for row in rows)
@@ -104,7 +104,7 @@ def table(heads: list[str], rows: list[list[str]], numbers: tuple[int, ...] = ()
 
 
 def settings_list(values: Mapping[str, Any], changed: Collection[str] = ()) -> str:
-    """Names and values in columns; those in `changed` stand out."""
+    """Return names and values in columns; those in `changed` stand out."""
     lines = (
         f"<div{' class=changed' if key in changed else ''}><dt>{escape(str(key))}</dt>"
         f"<dd>{escape(text_of(value))}</dd></div>"
@@ -114,7 +114,7 @@ def settings_list(values: Mapping[str, Any], changed: Collection[str] = ()) -> s
 
 
 def text_of(value: Any) -> str:
-    """A value of any kind as people read it."""
+    """Return a value of any kind as people read it."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None:
@@ -129,7 +129,7 @@ def text_of(value: Any) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """A number of bytes as people read it: 12.3 MB."""
+    """Return a number of bytes as people read it: 12.3 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"

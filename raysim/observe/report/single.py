@@ -1,4 +1,4 @@
-"""The report of one run, section by section. A section whose files are missing in the run directory is left out."""
+"""The report of one run, section by section; a section whose files are missing is left out."""
 
 import dataclasses
 from collections import Counter
@@ -56,7 +56,7 @@ def write_report(path: str | Path, out: str | Path | None = None) -> Path:
 
 
 def _warnings(run: Run) -> list[str]:
-    """What the run warned of, once each; nothing where the events are damaged, as another section says."""
+    """Return the run's warnings, once each; none where the events are damaged, as another section says."""
     try:
         texts = dict.fromkeys(event.get("text") for event in run.lines("events.jsonl") if event["event"] == "warning")
     except DamagedFile:
@@ -65,7 +65,7 @@ def _warnings(run: Run) -> list[str]:
 
 
 def _key_figures(run: Run) -> list[tuple[str, str, str]]:
-    """Name, value and note of the figures at the top of the page."""
+    """Return name, value and note of the figures at the top of the page."""
     history, summary = run.history, run.summary
     figures = []
     if run.evaluated:
@@ -96,13 +96,13 @@ def _key_figures(run: Run) -> list[tuple[str, str, str]]:
 
 
 def _accuracy_of(metrics: RoundMetrics) -> float:
-    """The accuracy of a round that was evaluated."""
+    """Return the accuracy of a round that was evaluated."""
     assert metrics.accuracy is not None
     return metrics.accuracy
 
 
 def _reported(run: Run, key: str) -> list[tuple[int, float]]:
-    """Round and value, wherever a part reported a number."""
+    """Return round and value of a number wherever a part reported it."""
     found = ((metrics.round, metrics.reported.get(key)) for metrics in run.history)
     return [(t, value) for t, value in found if isinstance(value, int | float)]
 
@@ -170,7 +170,7 @@ def _of_synthesis(key: str) -> bool:
 
 
 def _image_measures(run: Run) -> str:
-    """The table of measures.json: a row per measure, a column for each part that shares images and for real ones."""
+    """Return the table of measures.json: a row per measure, a column per part that shares images and for real ones."""
     found = {each["name"]: each for each in run.json("measures.json") or []}
     if not found:
         return ""
@@ -197,12 +197,12 @@ def _privacy(page: Page, run: Run) -> None:
 
 
 def named(key: str) -> str:
-    """A figure's name for people, in HTML; its short one appears under the pointer."""
+    """Return a figure's name for people, in HTML; its short one appears under the pointer."""
     return f'<span title="{escape(key)}">{escape(figure_name(key))}</span>'
 
 
 def figure_rows(content: Any, prefix: str = "") -> list[tuple[str, str, str]]:
-    """Name, value and note of all that privacy.json holds: a list of such figures, or values under nested names."""
+    """Return name, value and note of all that privacy.json holds: a list of figures, or values under nested names."""
     rows = []
     if isinstance(content, dict) and "value" in content:
         interval = content.get("interval")
@@ -232,7 +232,7 @@ def _features(page: Page, run: Run) -> None:
 
 
 def _generator(page: Page, run: Run) -> None:
-    """What a generator's part reports as `generator.NAME`."""
+    """Add what a generator's part reports as `generator.NAME`."""
     keys = sorted({key for metrics in run.history for key in metrics.reported if key.startswith("generator.")})
     apart = [
         specs.curve(
@@ -254,7 +254,7 @@ def _generator(page: Page, run: Run) -> None:
 
 
 def _further(page: Page, run: Run) -> None:
-    """What else the parts report, a small chart each."""
+    """Add what else the parts report, a small chart each."""
     keys = {key for metrics in run.history for key, value in metrics.reported.items() if isinstance(value, int | float)}
     similar = {key for key in keys if key == "psnr" or key.endswith(".psnr")}
     shown = {"shared_bytes"} | ({"psnr"} if len(similar) > 2 else similar)  # in other sections, unless several differ
@@ -352,7 +352,7 @@ def _configuration(page: Page, run: Run) -> None:
 
 
 def _place(page: Page, run: Run) -> None:
-    """The hashes, and what config.json records beside the settings."""
+    """Add the hashes, and what config.json records beside the settings."""
     elsewhere = ("format", "settings", "classes")
     hashes = {key: value for key, value in run.summary.items() if key.endswith("_sha256") and value}
     facts = {key: value for key, value in run.facts.items() if key not in elsewhere and value is not None}

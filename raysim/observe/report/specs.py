@@ -1,4 +1,4 @@
-"""The data that assets/*.js draw charts from, small enough for a page however long the run is."""
+"""The data from which assets/*.js draw charts, small enough for a page however long the run is."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -24,25 +24,25 @@ Item = TypeVar("Item")
 
 
 def significant(value: float | None, digits: int = 5) -> float | None:
-    """The value with as many digits as a chart needs."""
+    """Round the value to as many digits as a chart needs."""
     return None if value is None else float(f"{value:.{digits}g}")
 
 
 def thin(items: list[Item], most: int = POINTS) -> list[Item]:
-    """At most so many of the items, evenly spaced, always with the last."""
+    """Return at most so many of the items, evenly spaced, always with the last."""
     step = -(-len(items) // most)
     return items[::-1][::step][::-1] if step > 1 else items
 
 
 def reached(history: Sequence[RoundMetrics]) -> Reached:
-    """The seconds that rounds had taken, and the bytes that had been sent, when each round ended."""
+    """Return the seconds that rounds had taken, and the bytes that had been sent, when each round ended."""
     seconds = accumulate(metrics.seconds for metrics in history)
     sent = accumulate(metrics.bytes_up + metrics.bytes_down for metrics in history)
     return {metrics.round: both for metrics, both in zip(history, zip(seconds, sent, strict=True), strict=True)}
 
 
 def other_axes(places: Sequence[tuple[float, float]]) -> Spec:
-    """What a series needs to be drawn over seconds or over bytes sent instead of rounds; a place per point."""
+    """Return what a series needs to be drawn over seconds or bytes in place of rounds, for each of its points."""
     seconds, sent = ([significant(place[i], 6) for place in places] for i in (0, 1))
     return {"at": {"seconds": seconds, "bytes": sent}}
 
@@ -50,7 +50,7 @@ def other_axes(places: Sequence[tuple[float, float]]) -> Spec:
 def curve(
     name: str, points: list[tuple[int, float | None]], factor: float = 1.0, places: Reached | None = None
 ) -> Spec:
-    """A series for `lines` from pairs of round and value; with `places`, it can be drawn over seconds and bytes too."""
+    """Return a series for `lines` from pairs of round and value; with `places`, also over seconds and bytes."""
     points = thin(points)
     values = [None if value is None else significant(factor * value) for _, value in points]
     series = {"name": name, "x": [x for x, _ in points], "y": values}
@@ -60,13 +60,13 @@ def curve(
 
 
 def lines(series: list[Spec], unit: str = "number", tall: bool = False) -> Spec | None:
-    """Lines over rounds; None where no series has a value."""
+    """Return lines over rounds; None where no series has a value."""
     series = [s for s in series if any(value is not None for value in s["y"])]
     return {"kind": "lines", "x": "round", "unit": unit, "tall": tall, "series": series} if series else None
 
 
 def bars(history: Sequence[RoundMetrics], values: dict[str, list[float]], unit: str) -> Spec | None:
-    """Stacked bars over rounds, name -> a value per round; names that are always 0 are left out, None if all are."""
+    """Return stacked bars over rounds, name -> a value per round, without names that are always 0; None if all are."""
     values = {name: each for name, each in values.items() if any(each)}
     if not values:
         return None
@@ -81,7 +81,7 @@ def bars(history: Sequence[RoundMetrics], values: dict[str, list[float]], unit: 
 
 
 def heat(counts: np.ndarray, class_names: list[str]) -> Spec:
-    """Samples per client and class under the clients' sizes; many clients are sorted and averaged in groups."""
+    """Return samples per client and class under the clients' sizes; many clients are sorted and averaged in groups."""
     shown, group, order = arrange(counts, max(1, CELLS // counts.shape[1]))
     named = [order[i : i + group] for i in range(0, len(order), group)]
     return {
@@ -99,7 +99,7 @@ def _clients(ids: np.ndarray) -> str:
 
 
 def scatter(points: dict[str, Spec], class_names: list[str]) -> Spec | None:
-    """The t-SNE map from kind -> x, y and label of its points; None where there is no point."""
+    """Return the t-SNE map from kind -> x, y and label of its points; None where there is no point."""
     panels: list[Spec] = []
     for kind, each in points.items():
         chosen = thin(list(range(len(each["x"]))), DOTS)
@@ -115,7 +115,7 @@ def scatter(points: dict[str, Spec], class_names: list[str]) -> Spec | None:
 
 
 def strip(timeline: list[Spec], phases: list[str]) -> Spec | None:
-    """When which actor worked: rounds one after the other, without the time between them."""
+    """Return which actor worked when: rounds one after the other, without the time between them."""
     by_round = {line["round"]: line for line in timeline}  # of a round that was repeated the last line counts
     rounds = [by_round[t] for t in sorted(by_round)]
     begins = np.concatenate([[0.0], np.cumsum([line["seconds"] for line in rounds])])
@@ -150,7 +150,7 @@ def _exact(work: list[Work], actors: list[int]) -> list[list[Any]]:
 
 
 def _averaged(work: list[Work], actors: list[int], phases: int, end: float) -> tuple[list[str], list[list[Any]]]:
-    """The share of each step of time in which the actors of a row were busy, with the phase that took most of it."""
+    """Return the share of each step of time in which the actors of a row were busy, with its longest phase."""
     group = -(-len(actors) // ROWS)
     place = {actor: i // group for i, actor in enumerate(actors)}
     shares = np.zeros((place[actors[-1]] + 1, COLUMNS, phases))

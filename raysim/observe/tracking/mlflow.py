@@ -21,7 +21,7 @@ LONGEST = 6000  # characters of a parameter
 
 
 class Mlflow(Callback):
-    """Writes one MLflow run, which a resumed run goes on with."""
+    """A callback that writes one MLflow run, with which a resumed run goes on."""
 
     def __init__(self) -> None:
         self.run_id = ""

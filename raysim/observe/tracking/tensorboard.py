@@ -12,7 +12,7 @@ from raysim.observe.figures import figures
 
 
 class TensorBoard(Callback):
-    """Event files in `tensorboard/` of the run directory."""
+    """A callback that writes event files in `tensorboard/` of the run directory."""
 
     def __init__(self) -> None:
         self.writer: Any = None

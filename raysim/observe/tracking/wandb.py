@@ -17,7 +17,7 @@ from raysim.storage.formats import read_json
 
 
 class Wandb(Callback):
-    """Writes one run of wandb, which a resumed run goes on with."""
+    """A callback that writes one run of wandb, with which a resumed run goes on."""
 
     def __init__(self) -> None:
         self.run: Any = None
