@@ -31,7 +31,7 @@ ALIASES: dict[str, tuple[str, dict[str, object]]] = {
 
 
 def of_objects(given: object) -> tuple[Given, dict[str, object]]:
-    """A method given in Python, and the settings it brings: a part, its class, or a list of these and of names.
+    """Return the name of a method given in Python, and the settings it brings: a part, its class, or a list with names.
 
     >>> from raysim.methods.fedprox import FedProx
     >>> of_objects([FedProx(mu=0.5), "fedbn"])
@@ -55,7 +55,7 @@ def of_objects(given: object) -> tuple[Given, dict[str, object]]:
 
 
 def expand(method: str) -> tuple[str, dict[str, object]]:
-    """The method with its aliases replaced, and the settings that they imply.
+    """Replace the aliases in a method, and return it with the settings that they imply.
 
     >>> expand("fmds+fedprox")
     ('hfmds+fedprox', {'hfmds.mu': 0.0})
@@ -76,12 +76,12 @@ def expand(method: str) -> tuple[str, dict[str, object]]:
 
 
 def names() -> list[str]:
-    """The names of all methods: `fedavg`, which has no part, those in this folder, and the aliases."""
+    """Return the names of all methods: `fedavg`, which has no part, those in this folder, and the aliases."""
     return ["fedavg", *sorted([*discovery.files(__path__), *ALIASES])]
 
 
 def describe(name: str) -> str:
-    """One line about a method: the first line of its part's docstring."""
+    """Return one line about a method: the first line of its part's docstring."""
     if name == "fedavg":
         return "Federated averaging (McMahan et al., 2017), to which every other method adds."
     if name in ALIASES:
@@ -91,7 +91,7 @@ def describe(name: str) -> str:
 
 
 def part_class(name: str) -> type[Part]:
-    """The `Part` that the method's file defines."""
+    """Return the `Part` that the method's file defines."""
     module_name = name if "." in name else f"{__name__}.{name}"
     if "." in name and not all(piece.isidentifier() for piece in name.split(".")):
         raise InputError(f"--method: '{name}' is no module; write it as my_lab.my_method")
@@ -109,7 +109,7 @@ def part_class(name: str) -> type[Part]:
 
 
 def _describe(error: BaseException) -> str:
-    """The error, and the line that raised it."""
+    """Return the error in words, and the line that raised it."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     at = (
         "" if "importlib" in where.filename or isinstance(error, SyntaxError) else f" ({where.filename}:{where.lineno})"
@@ -118,7 +118,7 @@ def _describe(error: BaseException) -> str:
 
 
 def part_classes(method: str) -> dict[str, type[Part]]:
-    """Prefix of the settings -> class, for each part of a method such as `hfmds+fedprox`, in the order written."""
+    """Return settings' prefix -> class for each part of a method such as `hfmds+fedprox`, in the order written."""
     classes: dict[str, type[Part]] = {}
     given = method.value if isinstance(method, Given) else {}
     for name in method.split("+"):

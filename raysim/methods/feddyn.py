@@ -21,7 +21,7 @@ class FedDyn(Part):
     alpha: float = setting(0.01, "weight of the quadratic term (α)", above=0)
 
     def pull(self, clients, weights, start):
-        """−⟨g_k, w⟩ + α/2·‖w − w_t‖²; the linear term's value says nothing."""
+        """Return −⟨g_k, w⟩ + α/2·‖w − w_t‖² and its gradient, without the linear term's value, which says nothing."""
         _, gradient = towards(weights, start, self.alpha)
         own = [client.state[self.name].get("gradient", gradient.new_zeros(())) for client in clients]
         return None, gradient - in_rows([one.expand(weights.shape[1]) for one in own])

@@ -43,7 +43,7 @@ class FedEnsemble(Part):
             return "one model is no ensemble; raise --fedensemble.models"
 
     def predict(self, models, x):
-        """The logarithm of the averaged softmax of the models, or their averaged logits.
+        """Return the logarithm of the averaged softmax of the models, or their averaged logits.
 
         In mode `clients` the cohort's models, with what they keep to themselves, follow the global one, which is their
         average and does not vote.
@@ -57,7 +57,10 @@ class FedEnsemble(Part):
     # -- mode `clients`: the cohort's models -------------------------------------------------------------------------
 
     def end(self, client):
-        """The client's model as metadata: it is uploaded anyway, but the server sees only the sum over the clients."""
+        """Upload the client's model as metadata.
+
+        It is sent anyway, but the server sees only the sum over the clients.
+        """
         return Upload(metadata={"model": client.model.weights.clone()}) if self.mode == "clients" else None
 
     def update(self, server, uploads):
@@ -75,7 +78,10 @@ class FedEnsemble(Part):
             server.weights.append(to_host(FlatModel(module.eval(), server.device).weights))
 
     def route(self, server, t, clients):
-        """Every client trains every model once in M rounds; each round spreads the clients evenly over the models."""
+        """Spread the clients evenly over the models.
+
+        Every client trains every model once in M rounds.
+        """
         if self.mode == "clients":
             return None
         cycle, turn = divmod(t - 1, self.models)

@@ -43,7 +43,7 @@ class FedGAN(MixedTraining, GanPart):
         return [self.trained(client) for client in clients]
 
     def trained(self, client: Client) -> Upload:
-        """The upload of a client that trained the GAN for one round: weighted networks to average, and label counts."""
+        """Return the upload of a client that trained the GAN for one round: weighted networks and label counts."""
         state = client.broadcast[self.name]
         gan = Gan(self, client.x.shape[1:], client.classes, client.y.device, state)
         labels = F.one_hot(client.y, client.classes).float()

@@ -43,7 +43,10 @@ class FedHKD(Part):
     def term(
         self, client: Client, head: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, share: Tensor | float
     ) -> Tensor | None:
-        """λ·mean_c‖softmax(d(H^c)/T) − Q^c‖ + γ·mean‖e(x) − H^y‖, the first over the classes with known H and Q."""
+        """Return λ·mean_c‖softmax(d(H^c)/T) − Q^c‖ + γ·mean‖e(x) − H^y‖.
+
+        The first mean is over the classes with known H and Q.
+        """
         broadcast, size, total = client.broadcast[self.name], features.shape[-1], None
         if not broadcast:
             return None
@@ -58,11 +61,11 @@ class FedHKD(Part):
         return total
 
     def apart(self, values: Tensor, targets: Tensor) -> Tensor:
-        """How far each row of values is from its target."""
+        """Return how far each row of values is from its target."""
         return torch.linalg.vector_norm(values - targets, dim=-1)
 
     def soften(self, logits: Tensor) -> Tensor:
-        """The softmax of the logits at the part's temperature."""
+        """Return the softmax of the logits at the part's temperature."""
         return (logits / self.temperature).softmax(-1)
 
     @torch.no_grad()
@@ -78,13 +81,13 @@ class FedHKD(Part):
         return Upload(sum={"knowledge": sums, "counts": counts})
 
     def drawn_noise(self, client: Client) -> Tensor:
-        """The noise on the client's mean features in this round."""
+        """Draw the noise on the client's mean features in this round."""
         size = client.classes, client.model.module.feature_size
         drawn = client.stream(f"{self.name}/noise").standard_normal(size, dtype=np.float32)
         return self.noise * torch.from_numpy(drawn).to(client.y.device)
 
     def knowledge(self, module: Any, x: Tensor) -> Tensor:
-        """The features of x, followed by its soft predictions where these are used."""
+        """Return the features of x, followed by its soft predictions where these are used."""
         features = module.features(x)
         return torch.cat([features, self.soften(module.head(features))], 1) if self.lambda_q else features
 

@@ -36,7 +36,7 @@ class FedHKDReference(FedHKD):
         return super().fused_loss(clients, step)
 
     def at_step(self, step) -> Tensor:
-        """Features and soft predictions of a step's samples, side by side."""
+        """Return features and soft predictions of a step's samples, side by side."""
         return torch.cat([step.features.detach(), self.soften(step.logits.detach())], -1)
 
     def apart(self, values: Tensor, targets: Tensor) -> Tensor:

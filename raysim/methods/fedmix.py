@@ -27,7 +27,7 @@ class FedMix(NaiveMix):
             raise InputError("--method fedmix differentiates twice, which --compile cannot; leave one out")
 
     def mix(self, client: Client, x: Tensor, y: Tensor, mean_x: Tensor, mean_y: Tensor) -> tuple[Tensor, Tensor]:
-        """The batch (1−λ)x, y; the first term of the loss is then (1−λ) times the step's own cross-entropy."""
+        """Return the batch (1−λ)x, y; the first term of the loss is then (1−λ) times the step's own cross-entropy."""
         client.scratch[self.name]["means"] = mean_x, mean_y
         return ((1 - self.ratio) * x).requires_grad_(), y
 
@@ -35,7 +35,7 @@ class FedMix(NaiveMix):
         return 1.0 if client.shared.get(self.name) is None else 1 - self.ratio
 
     def loss(self, client, step):
-        """The second and the third term of the loss; the derivative is with respect to the network's input, (1−λ)x."""
+        """Return the second and the third term of the loss, with the derivative by the network's input, (1−λ)x."""
         if client.shared.get(self.name) is None:
             return None
         mean_x, mean_y = client.scratch[self.name]["means"]

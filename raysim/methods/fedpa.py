@@ -61,7 +61,7 @@ class FedPA(Part):
     hidden: int = setting(HIDDEN, "units of the generator's hidden layer", minimum=1, maximum=10**5)
 
     def at(self, weight: str, t: int) -> float:
-        """The value of a decaying weight in round t; a weight that starts at 0 stays 0, whatever its floor."""
+        """Return a decaying weight in round t; a weight that starts at 0 stays 0, whatever its floor."""
         start = getattr(self, weight)
         return max(getattr(self, f"{weight}_floor"), start * self.decay ** (t - 1)) if start else 0.0
 
@@ -76,7 +76,7 @@ class FedPA(Part):
     diversity = staticmethod(gen.diversity)
 
     def draw(self, stream: np.random.Generator, counts: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        """Noise and labels as the generator's input, the labels drawn from p̃(y)."""
+        """Draw noise and labels, the labels from p̃(y), as the generator's input."""
         return gen.draw_inputs(stream, counts, size, self.noise)
 
     def idle(self, config, sizes):
@@ -84,7 +84,7 @@ class FedPA(Part):
             return "clients get generator and prototypes of the round before; raise --rounds"
 
     def generator(self, classifier: FlatModel, weights: Tensor | None = None, seed: int = 0) -> FlatModel:
-        """A generator of this classifier's features with these weights, or new ones."""
+        """Return a generator of this classifier's features with these weights, or new ones."""
         return for_classifier(classifier, self.noise, self.hidden, weights, seed)
 
     # -- client; the broadcast is empty in the first round -----------------------------------------------------------
@@ -97,7 +97,7 @@ class FedPA(Part):
         client.scratch[self.name] = scratch
 
     def generated(self, client: Client) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches of (features, labels) from the broadcast generator, in evaluation mode; all is drawn now."""
+        """Yield batches of (features, labels) from the broadcast generator, in evaluation mode; all is drawn now."""
         broadcast, size = client.broadcast[self.name], client.config.batch_size
         if self.name not in client.kept:  # once for all clients of the actor
             generator = self.generator(client.model, broadcast["generator"])
@@ -109,7 +109,7 @@ class FedPA(Part):
         return gen.in_blocks(generator, noise, labels, size)
 
     def loss(self, client, step):
-        """λ_ge·L_ge (eq. 11) + λ_po·L_po (eq. 10)."""
+        """Return λ_ge·L_ge (eq. 11) + λ_po·L_po (eq. 10)."""
         broadcast, scratch, terms = client.broadcast[self.name], client.scratch[self.name], []
         if "made" in scratch:
             generated, labels = next(scratch["made"])
@@ -120,7 +120,7 @@ class FedPA(Part):
         return sum(terms) if terms else None
 
     def fused_loss(self, clients, step):
-        """λ_ge·L_ge (eq. 11) + λ_po·L_po (eq. 10), one value per client."""
+        """Return λ_ge·L_ge (eq. 11) + λ_po·L_po (eq. 10), one value per client."""
         broadcast, t, terms = clients[0].broadcast[self.name], clients[0].t, []
         if "generator" in broadcast and (weight := self.at("lambda_ge", t)):
             made = zip(*(next(client.scratch[self.name]["made"]) for client in clients), strict=True)

@@ -16,19 +16,19 @@ from raysim.settings import setting
 
 
 def squared_distance(features: Tensor, labels: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
-    """Each sample's squared distance to its label's prototype, averaged over dimensions; 0 for a class without one."""
+    """Return each sample's squared distance to its label's prototype, averaged over dimensions; 0 without one."""
     return (features - prototypes[labels]).square().mean(-1) * known[labels]
 
 
 def collapsed_fidelity(made: Tensor, labels: Tensor, heads: Tensor, biases: Tensor, shares: Tensor) -> Tensor:
-    """The sum over the clients of the head's mean cross-entropy times the client's mean share of the labels."""
+    """Return the sum over the clients of the head's mean cross-entropy times the client's mean share of the labels."""
     logits = made @ heads.mT + biases[:, None]
     losses = F.cross_entropy(logits.flatten(0, 1), labels.repeat(len(heads)), reduction="none")
     return (losses.view(len(heads), -1).mean(1) * shares[:, labels].mean(1)).sum()
 
 
 def mean_diversity(made: Tensor, labels: Tensor, noise: Tensor, pairs: str = "different") -> Tensor:
-    """exp(−mean(mean|Δh| · mean(Δz)²)): the inner means are over dimensions, the outer one is over all pairs."""
+    """Return exp(−mean(mean|Δh| · mean(Δz)²)): the inner means are over dimensions, the outer one is over all pairs."""
     apart = (made[:, None] - made).abs().mean(2)
     noise_apart = (noise[:, None] - noise).square().mean(2)
     return (-(gen.counted_pairs(labels, pairs) * apart * noise_apart).mean()).exp()
@@ -49,7 +49,7 @@ class FedPAReference(FedPA):
     diversity = staticmethod(mean_diversity)
 
     def draw(self, stream: np.random.Generator, counts: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        """Uniform noise, and labels drawn uniformly from the classes that have been seen."""
+        """Draw uniform noise, and labels uniformly from the classes that have been seen."""
         return gen.draw_inputs(stream, counts > 0, size, self.noise, uniform=True)
 
     def begin(self, client):

@@ -41,7 +41,7 @@ class FixMatch(Part):
         client.scratch[self.name] = {"labelled": iter(labelled), "unlabelled": self.augmented(client)}
 
     def augmented(self, client: "Client") -> Iterator[tuple[Tensor, Tensor]]:
-        """Weakly and strongly augmented batches of unlabelled images; drawn now, and augmented block by block."""
+        """Yield weakly and strongly augmented batches of unlabelled images, drawn now and augmented block by block."""
         images, size = client.x, client.config.unlabelled_batch
         if client.unlabelled is not None and len(client.unlabelled):
             images = client.unlabelled
@@ -76,7 +76,7 @@ class FixMatch(Part):
         return strong
 
     def loss(self, client, step):
-        """λ_u times the cross-entropy of the images with a confident pseudo-label, divided by the size of the batch."""
+        """Return λ_u times the cross-entropy of images with a confident pseudo-label, over the size of the batch."""
         if not self.lambda_u:
             return None
         with torch.no_grad():

@@ -40,14 +40,20 @@ class Moon(Part):
         return self.term(client, step.x, step.features) if client.scratch[self.name]["models"] else None
 
     def fused_loss(self, clients, step):
-        """The terms, computed client by client since each has its own frozen models; 0 without a previous model."""
+        """Return the terms of the clients, computed one by one since each has its own frozen models.
+
+        Without a previous model a term is 0.
+        """
         if not any(client.scratch[self.name]["models"] for client in clients):
             return None
         each = zip(clients, step.x, step.features, step.lengths, strict=True)
         return torch.stack([self.term(client, x[:n], z[:n]) for client, x, z, n in each])
 
     def term(self, client: "Client", x: Tensor, z: Tensor) -> Tensor:
-        """μ times the mean of −log softmax(similarities ÷ τ) at the global model, for features z; 0 without models."""
+        """Return μ times the mean of −log softmax(similarities ÷ τ) at the global model, for features z.
+
+        Without models it is 0.
+        """
         if not (models := client.scratch[self.name]["models"]):
             return z.new_zeros(())
         near, far = (F.cosine_similarity(z, features(x), dim=1) for features in models)
@@ -59,7 +65,7 @@ class Moon(Part):
 
 
 def frozen_features(model: FlatModel, weights: Tensor) -> Callable[[Tensor], Tensor]:
-    """The function x -> features of a copy of the model with these weights, in evaluation mode and without gradient."""
+    """Return x -> features by a copy of the model with these weights, in evaluation mode and without gradient."""
     module = model.frozen(weights).module
 
     @torch.no_grad()

@@ -39,7 +39,10 @@ class NaiveMix(Part):
         return [self.means(client) for client in clients]
 
     def means(self, client: "Client") -> Upload:
-        """The client's upload: means of M samples each; a rest of fewer than M is left out, as it would reveal more."""
+        """Return the client's upload: means of M samples each.
+
+        A rest of fewer than M samples is left out, as its mean would reveal more.
+        """
         drawn = client.stream(f"{self.name}/rows").permutation(client.samples)
         of = client.y.cpu().numpy()[drawn]
         groups = [drawn[of == c] for c in range(client.classes)] if self.one_class else [drawn]
@@ -75,6 +78,6 @@ class NaiveMix(Part):
         return self.mix(client, x, y, mean_x[: len(y)], mean_y[: len(y)])
 
     def mix(self, client: "Client", x: Tensor, y: Tensor, mean_x: Tensor, mean_y: Tensor) -> tuple[Tensor, Tensor]:
-        """The batch with every sample mixed with one shared mean."""
+        """Return the batch with every sample mixed with one shared mean."""
         y = F.one_hot(y, client.classes).float() if y.ndim == 1 else y
         return (1 - self.ratio) * x + self.ratio * mean_x, (1 - self.ratio) * y + self.ratio * mean_y

@@ -34,7 +34,10 @@ class Scaffold(Part):
         client.scratch[self.name] = {"correction": broadcast["c"] - own} if broadcast else {}
 
     def pull(self, clients, weights, start):
-        """⟨c − c_k, w⟩; None in the first round, whose broadcast is empty. Its value says nothing."""
+        """Return ⟨c − c_k, w⟩ and its gradient; None in the first round, whose broadcast is empty.
+
+        The value says nothing.
+        """
         if not clients[0].scratch[self.name]:
             return None
         return None, in_rows([client.scratch[self.name]["correction"] for client in clients])
@@ -60,7 +63,10 @@ class Scaffold(Part):
 
 
 def path_length(client: "Client") -> float:
-    """A, the distance by which a constant gradient of 1 moves a weight in the local steps; steps·η without momentum."""
+    """Return A, the distance by which a constant gradient of 1 moves a weight in the local steps.
+
+    Without momentum it is steps·η.
+    """
     velocity = moved = 0.0
     for _ in range(client.steps):
         velocity = client.config.momentum * velocity + 1  # (1 − β^j)/(1 − β) in step j

@@ -67,14 +67,17 @@ class SDAFL(ClientGans):
             server.share(self.name, table, bytes_each=0)
 
     def revised(self, before: Tensor | None, labels: Tensor, confidence: Tensor) -> Tensor:
-        """The pseudo-labels by new predictions; where these are unsure those before, unless labels are forgotten."""
+        """Return the pseudo-labels by new predictions.
+
+        Where these are unsure, the labels of before stay, unless labels are forgotten.
+        """
         found = pseudo_labels(labels, confidence, self.threshold).to(torch.int16)
         return found if self.forget or before is None else torch.where(found != UNLABELLED, found, before)
 
     def trained(
         self, server: "Server", weights: np.ndarray, table: "pa.Table", rows: np.ndarray, labels: Tensor
     ) -> np.ndarray:
-        """A global model's weights after steps in which half a batch of synthetic images replaces the real ones."""
+        """Return a global model's weights after steps on batches of synthetic images, one half as if real."""
         model, draw = server.model, server.stream(f"{self.name}/steps")
         model.load(torch.from_numpy(weights))
         module = model.module.train()
@@ -116,7 +119,7 @@ class SDAFL(ClientGans):
             scratch["drawn"] = zip(images, upload_all(synthetic, client.y.device), shares, strict=True)
 
     def batch(self, client, x, y):
-        """The batch with pseudo-labelled images of the client added; where λ2 is 0, its mixture with synthetic ones."""
+        """Return the batch with pseudo-labelled images of the client added, mixed with synthetic ones where λ2 is 0."""
         scratch = client.scratch[self.name]
         drawn = next(scratch["added"])
         if len(drawn):
@@ -142,7 +145,7 @@ class SDAFL(ClientGans):
         return cross_entropies(step.model.head(step.model.features(x, share)), y, share)
 
     def mixture(self, client: Client) -> tuple[Tensor, Tensor]:
-        """The mixture of λ1 of a synthetic batch and 1 − λ1 of the real one (eq. 3)."""
+        """Return the mixture of λ1 of a synthetic batch and 1 − λ1 of the real one (eq. 3)."""
         scratch = client.scratch[self.name]
         (images, _), rows, share = next(scratch["drawn"])
         return mixed((images, scratch["labels"][rows].long()), scratch["batch"], share, client.classes)
@@ -164,5 +167,5 @@ class SDAFL(ClientGans):
 
 
 def own(table: "pa.Table", client: int) -> slice:
-    """The rows of a shared dataset that one client made; they are adjacent, since rows are in order of clients."""
+    """Return the rows of a shared dataset that one client made, which are adjacent: rows are in order of clients."""
     return slice(*np.searchsorted(column(table, "client"), [client, client + 1]))

@@ -1,1 +1,1 @@
-"""What several methods share. Nothing here is discovered as a method."""
+"""Code that several methods share, none of which is discovered as a method."""

@@ -20,7 +20,7 @@ GREY = 0.5  # value of the pixels that cutout covers
 
 
 def draw_weak(sizes: list[int], like: Tensor, draw: np.random.Generator, flip: bool) -> list[tuple[Tensor, Tensor]]:
-    """The rows and columns to read in `shifted`, for batches of these sizes of images like those in `like`.
+    """Draw the rows and columns to read in `shifted`, for batches of these sizes of images like those in `like`.
 
     Each image is shifted by up to an eighth of its side, reflected at the border, and with `flip` flipped at random.
     """
@@ -38,14 +38,14 @@ def _draw_shift(count: int, like: Tensor, draw: np.random.Generator, flip: bool)
 
 
 def shifted(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Each image as its rows and columns of it."""
+    """Return each image with its rows and columns in the drawn order."""
     every = torch.arange(len(x), device=x.device)[:, None, None]
     return x.permute(0, 2, 3, 1)[every, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
 
 
 @dataclass(frozen=True)
 class StrongDraws:
-    """What is drawn for strong augmentation of some images, on their device."""
+    """The random draws for strong augmentation of some images, on their device."""
 
     operations: list[list[tuple[Tensor, Tensor]]]  # in turn, and by operation: which images, how strongly
     covered: tuple[Tensor, Tensor]  # which rows and columns of each image the grey square takes
@@ -53,7 +53,7 @@ class StrongDraws:
 
 
 def draw_strong(blocks: list[list[int]], like: Tensor, draw: np.random.Generator, flip: bool) -> list[StrongDraws]:
-    """The draws for blocks of batches of these sizes, of images like those in `like`; uploaded at once for all.
+    """Draw strong augmentations for blocks of batches of these sizes, and upload all of them at once.
 
     Images are shifted and perhaps flipped first, as in weak augmentation; then each has two operations of RandAugment
     with random strengths, and cutout.
@@ -83,14 +83,14 @@ def draw_strong(blocks: list[list[int]], like: Tensor, draw: np.random.Generator
 def _by_block(
     blocks: list[list[int]], shifts: list[tuple[np.ndarray, np.ndarray]], device: torch.device
 ) -> list[tuple[Tensor, Tensor]]:
-    """The rows and columns of all batches of each block."""
+    """Return the rows and columns of all batches of each block."""
     sizes = [sum(block) for block in blocks]
     rows, columns = (upload_all([np.concatenate(every)], device)[0].split(sizes) for every in zip(*shifts, strict=True))
     return list(zip(rows, columns, strict=True))
 
 
 def _draw_batch(count: int, like: Tensor, draw: np.random.Generator) -> tuple[list, list, list]:
-    """Of a batch, for each turn: every image's operation and strength; then what cutout covers of it."""
+    """Draw every image's operation and strength for each turn of a batch, and then what cutout covers of it."""
     turns = [
         (draw.integers(len(RANDAUGMENT), size=count), draw.random(count).astype(np.float32)) for _ in range(OPERATIONS)
     ]
@@ -99,7 +99,7 @@ def _draw_batch(count: int, like: Tensor, draw: np.random.Generator) -> tuple[li
 
 
 def _draw_square(count: int, like: Tensor, draw: np.random.Generator) -> list[np.ndarray]:
-    """Which rows, and which columns, a square of half the image's side around a random pixel takes of each image.
+    """Draw the rows and the columns that a square of half the image's side takes of each image.
 
     Part of it may lie outside.
     """
@@ -108,7 +108,7 @@ def _draw_square(count: int, like: Tensor, draw: np.random.Generator) -> list[np
 
 
 def augmented(x: Tensor, draws: StrongDraws) -> Tensor:
-    """The images in [0, 1] after the shifts and operations that were drawn, and cutout."""
+    """Return the images in [0, 1] after the shifts and operations that were drawn, and cutout."""
     x = shifted(x, *draws.moved)
     for turn in draws.operations:
         changed = x.clone()
@@ -122,7 +122,7 @@ def augmented(x: Tensor, draws: StrongDraws) -> Tensor:
 
 
 def _reflected(at: np.ndarray, side: int) -> np.ndarray:
-    """Positions, where those outside 0 … side − 1 are mirrored at the border pixel, which is not repeated."""
+    """Mirror positions outside 0 … side − 1 at the border pixel, which is not repeated."""
     at = np.abs(at)
     return side - 1 - np.abs(side - 1 - at)
 
@@ -131,18 +131,18 @@ def _reflected(at: np.ndarray, side: int) -> np.ndarray:
 
 
 def _part(strength: Tensor) -> Tensor:
-    """The share of the original image in a blend, from 0.05 to 0.95."""
+    """Return the share of the original image in a blend, from 0.05 to 0.95."""
     return 0.05 + 0.9 * strength
 
 
 def _grey(x: Tensor) -> Tensor:
-    """The brightness of each pixel, by the weights of ITU-R 601."""
+    """Return the brightness of each pixel, by the weights of ITU-R 601."""
     return x if x.shape[1] != 3 else (x * _brightness_weights(x.device)).sum(1, keepdim=True)
 
 
 @lru_cache
 def _brightness_weights(device: torch.device) -> Tensor:
-    """Kept, since to upload them in a local step would hold up the device."""
+    """Return the weights of the brightness, kept since an upload in a local step would hold up the device."""
     return torch.tensor([0.299, 0.587, 0.114], device=device).view(1, 3, 1, 1)
 
 
@@ -164,7 +164,10 @@ def _contrast(x: Tensor, strength: Tensor) -> Tensor:
 
 
 def _equalise(x: Tensor, _: Tensor) -> Tensor:
-    """Each value as the share of pixels up to it, among those of its channel above the lowest value."""
+    """Equalise the histogram of each channel.
+
+    Every value is replaced by the fraction of the channel's pixels at or below it, not counting the lowest value.
+    """
     flat = x.flatten(2).contiguous()
     ranked = flat.sort(2).values
     upto = torch.searchsorted(ranked, flat, right=True).float()
@@ -174,13 +177,13 @@ def _equalise(x: Tensor, _: Tensor) -> Tensor:
 
 
 def _posterise(x: Tensor, strength: Tensor) -> Tensor:
-    """Pixels reduced to 4 to 8 bits."""
+    """Reduce pixels to 4 to 8 bits."""
     step = 2.0 ** (4 - (5 * strength).floor())
     return (x * 255 / step).floor() * step / 255
 
 
 def _sharpness(x: Tensor, strength: Tensor) -> Tensor:
-    """A blend with a blur whose kernel has 5/13 at its centre; the border is not blurred."""
+    """Blend with a blur whose kernel has 5/13 at its centre; the border is not blurred."""
     blurred = x.clone()
     blurred[:, :, 1:-1, 1:-1] = (9 * F.avg_pool2d(x, 3, 1) + 4 * x[:, :, 1:-1, 1:-1]) / 13
     return torch.lerp(blurred, x, _part(strength))
@@ -191,7 +194,7 @@ def _solarise(x: Tensor, strength: Tensor) -> Tensor:
 
 
 def _affine(matrix: Callable[[Tensor], tuple[tuple, tuple]]) -> Callable[[Tensor, Tensor], Tensor]:
-    """An operation that samples images through an affine map; `matrix` makes its rows from values in [-1, 1)."""
+    """Return an operation that samples images through an affine map; `matrix` makes its rows from values in [-1, 1)."""
 
     def apply(x: Tensor, strength: Tensor) -> Tensor:
         signed = 2 * strength.view(-1) - 1

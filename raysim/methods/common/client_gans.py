@@ -1,4 +1,4 @@
-"""One GAN per client, trained before the first round, from which the client shares unlabelled images."""
+"""A GAN for each client, trained before the first round, from which the client shares unlabelled images."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ class ClientGans(GanPart):
 
     @property
     def passes(self) -> int:
-        """How many passes over the clients train the GANs."""
+        """Return how many passes over the clients train the GANs."""
         return -(-self.gan_rounds // self.gan_slice)
 
     def reply(self, clients: list["Client"]) -> list[Upload]:

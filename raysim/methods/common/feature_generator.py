@@ -18,18 +18,18 @@ Loss = Callable[[Tensor, Tensor, Tensor], Tensor]  # (features, labels, noise) -
 
 
 def fresh_state(model: FlatModel) -> dict[str, object]:
-    """The server's state for a new generator: its weights and Adam's moments."""
+    """Return the server's state for a new generator: its weights and Adam's moments."""
     return {"generator": model.weights, "adam": fresh_moments(model.flat_parameter)}
 
 
 @torch.no_grad()
 def make(model: FlatModel, noise: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Features generated from noise and labels, and the labels."""
+    """Generate features from noise and labels, and return them with the labels."""
     return model.module(noise, labels), labels
 
 
 def in_blocks(model: FlatModel, noise: Tensor, labels: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of features and labels, generated for several local steps at once."""
+    """Yield batches of features and labels, generated for several local steps at once."""
     for block in zip(noise.split(BLOCK * size), labels.split(BLOCK * size), strict=True):
         yield from zip(*(values.split(size) for values in make(model, *block)), strict=True)
 
@@ -37,7 +37,7 @@ def in_blocks(model: FlatModel, noise: Tensor, labels: Tensor, size: int) -> Ite
 def draw_inputs(
     stream: np.random.Generator, counts: Tensor, size: int, noise_size: int, uniform: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Noise, and labels drawn in proportion to the counts: drawn on the host, moved to the counts' device once."""
+    """Draw noise, and labels in proportion to the counts, on the host, and move them to the counts' device at once."""
     weights = counts.double().cpu().numpy()
     labels = torch.from_numpy(stream.choice(len(weights), size, p=weights / weights.sum()))
     draw = stream.random if uniform else stream.standard_normal
@@ -46,32 +46,35 @@ def draw_inputs(
 
 
 def fidelity(made: Tensor, labels: Tensor, heads: Tensor, biases: Tensor, shares: Tensor) -> Tensor:
-    """FedPA eq. 5: cross-entropies of all heads, weighted by the client's share of the label; mean over B·clients."""
+    """Return FedPA's eq. 5: cross-entropies of all heads, weighted by the client's share of the label.
+
+    The mean is over B·clients.
+    """
     logits = made @ heads.mT + biases[:, None]  # client × sample × class
     losses = F.cross_entropy(logits.flatten(0, 1), labels.repeat(len(heads)), reduction="none")
     return (losses.view(len(heads), -1) * shares[:, labels]).mean()
 
 
 def prototype_distance(features: Tensor, labels: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
-    """FedPA eqs. 6 and 10: each sample's L2 distance to its label's prototype; 0 for a class without one."""
+    """Return FedPA's eqs. 6 and 10: each sample's L2 distance to its label's prototype; 0 for a class without one."""
     return torch.linalg.vector_norm(features - prototypes[labels], dim=-1) * known[labels]
 
 
 def nearest_prototype(distance: Callable[..., Tensor], prototypes: Tensor, known: Tensor) -> Tensor:
-    """Each class's distance from its prototype to the nearest other one; infinite where there is no other."""
+    """Return the distance of each class's prototype to the nearest other one; infinite where there is no other."""
     classes = torch.arange(len(known), device=known.device)
     apart = torch.stack([distance(prototypes, y.expand(len(known)), prototypes, known) for y in classes])
     return apart.masked_fill((classes[:, None] == classes) | ~known, torch.inf).amin(1)
 
 
 def counted_pairs(labels: Tensor, pairs: str) -> Tensor:
-    """Which pairs of samples count: those with the `same` label, with `different` ones, or `all` (FedGen)."""
+    """Return which pairs of samples count: those with the `same` label, with `different` ones, or `all` (FedGen)."""
     same = labels[:, None] == labels
     return {"same": same, "different": ~same, "all": torch.ones_like(same)}[pairs]
 
 
 def diversity(made: Tensor, labels: Tensor, noise: Tensor, pairs: str = "same") -> Tensor:
-    """The diversity loss of FedPA eq. 7, over the pairs that count; its mean is over all pairs."""
+    """Return the diversity loss of FedPA's eq. 7, over the pairs that count; its mean is over all pairs."""
     counted = counted_pairs(labels, pairs)
     # Differences are written out: their norm has gradient 0, not NaN, where a sample is paired with itself.
     apart, noise_apart = (torch.linalg.vector_norm(v[:, None] - v, dim=2) for v in (made, noise))
@@ -79,7 +82,7 @@ def diversity(made: Tensor, labels: Tensor, noise: Tensor, pairs: str = "same") 
 
 
 def class_distances(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean L2 distance between two features of one class, and of different classes; 0 where there are no such pairs."""
+    """Return the mean L2 distance of two features of one class, and of different classes; 0 without such pairs."""
     apart = torch.cdist(features, features, compute_mode="donot_use_mm_for_euclid_dist")
     same = labels[:, None] == labels
     pairs = same.sum() - len(labels), (~same).sum()
@@ -87,7 +90,7 @@ def class_distances(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def measure(features: Tensor, labels: Tensor, prefix: str) -> dict[str, float]:
-    """The distances of features within and between classes, as metrics."""
+    """Return the distances of features within and between classes, as metrics."""
     intra, inter = torch.stack(class_distances(features, labels)).tolist()
     return {f"{prefix}intra": intra, f"{prefix}inter": inter}
 

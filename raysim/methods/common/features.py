@@ -13,7 +13,7 @@ from raysim.training.fused import FusedStep
 def class_sums(
     features: torch.Tensor, labels: torch.Tensor, classes: int, counted: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sum of features and number of samples per class, by a matrix product, which is deterministic on every device.
+    """Return sum of features and number of samples per class, by a matrix product, deterministic on every device.
 
     Tensors may have the clients as first dimension; `counted` then marks the samples that are not padding.
     """
@@ -25,18 +25,18 @@ def class_sums(
 
 @lru_cache
 def _unit_vectors(classes: int, device: torch.device) -> torch.Tensor:
-    """The one-hot form of every class; kept, since to make one of a batch takes several operations."""
+    """Return the one-hot form of every class, kept since making one for a batch takes several operations."""
     return torch.eye(classes, device=device)
 
 
 def fused_class_sums(step: FusedStep, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each client's sums of features and numbers of samples per class, over the real samples of a fused step."""
+    """Return each client's sums of features and numbers of samples per class, over the real samples of a fused step."""
     features = step.features.detach()[:, : step.real_y.shape[1]]
     return class_sums(features, step.real_y, classes, step.real_share > 0)
 
 
 def joined_scratch(clients: list[Client], name: str, keys: Sequence[str]) -> dict[str, torch.Tensor]:
-    """What the clients keep under these keys in a part's scratch, as one tensor each, of which they then have rows."""
+    """Join what the clients keep under these keys in a part's scratch; each client then has its rows."""
     joined = {key: torch.stack([client.scratch[name][key] for client in clients]) for key in keys}
     for i, client in enumerate(clients):
         client.scratch[name] |= {key: values[i] for key, values in joined.items()}
@@ -44,7 +44,7 @@ def joined_scratch(clients: list[Client], name: str, keys: Sequence[str]) -> dic
 
 
 def class_means(sums: torch.Tensor, counts: torch.Tensor, before: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Prototypes from per-class sums and counts, and which classes have one; an unseen class keeps its last.
+    """Return prototypes from per-class sums and counts, and which classes have one; an unseen class keeps its last.
 
     `before` is what this returned earlier, or empty.
     """
@@ -56,19 +56,19 @@ def class_means(sums: torch.Tensor, counts: torch.Tensor, before: dict[str, torc
 def class_activation(
     logits: Callable[[torch.Tensor], torch.Tensor], features: torch.Tensor, labels: torch.Tensor
 ) -> torch.Tensor:
-    """The class activation ∂q^y/∂z (eq. 8), where `logits` is q as a function of z; row y of a linear head."""
+    """Return the class activation ∂q^y/∂z (eq. 8), where `logits` is q as a function of z; row y of a linear head."""
     features = features.detach().requires_grad_()
     (gradient,) = torch.autograd.grad(logits(features).gather(1, labels[:, None]).sum(), [features])
     return gradient
 
 
 def hard_features(features: torch.Tensor, prototypes: torch.Tensor | None, mu: float) -> torch.Tensor:
-    """Features shifted away from their class's prototype for μ > 0, towards it for μ < 0 (eq. 10); for μ = 0 as is."""
+    """Shift features away from their class's prototype for μ > 0, towards it for μ < 0 (eq. 10)."""
     return features if prototypes is None or mu == 0 else (1 + mu) * features - mu * prototypes
 
 
 def matching_loss(made: torch.Tensor, real: torch.Tensor, how: str, temperature: float) -> torch.Tensor:
-    """The distance of each synthetic image's masked features from those to match (eqs. 9 and 11)."""
+    """Return the distance of each synthetic image's masked features from those to match (eqs. 9 and 11)."""
     if how == "mse":
         return (made - real).square().mean(1)
     if how == "relative":

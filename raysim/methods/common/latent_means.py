@@ -12,7 +12,7 @@ from raysim.models.vae import VaeClassifier
 def abundant_means(
     module: VaeClassifier, x: Tensor, y: Tensor, classes: int, batch_size: int, count: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean latents of the classes with most samples (of equals the lower first), these classes and their counts."""
+    """Return the mean latents of the classes with most samples (of equals the lower first), the classes and counts."""
     features = torch.cat([module.features(part) for part in x.split(batch_size)])
     sums, counts = class_sums(features, y, classes)
     most = (-counts).argsort(stable=True)[:count]
@@ -21,20 +21,20 @@ def abundant_means(
 
 
 def noisy(mean: Tensor, deviation: Tensor | float, draw: np.random.Generator) -> Tensor:
-    """The mean plus normal noise on every element, drawn on the host."""
+    """Add normal noise, drawn on the host, to every element of the mean."""
     noise = torch.from_numpy(draw.standard_normal(mean.shape, dtype=np.float32))
     return mean + deviation * noise.to(mean.device)
 
 
 def images(module: VaeClassifier, z: Tensor, limits: tuple[Tensor, Tensor]) -> Tensor:
-    """Latent vectors decoded to normalised images, between the values of black and white."""
+    """Decode latent vectors to normalised images, between the values of black and white."""
     low, high = limits
     return low + (high - low) * module.decoder(z)
 
 
 @torch.no_grad()
 def frozen_images(module: VaeClassifier, z: Tensor, limits: tuple[Tensor, Tensor], batch_size: int) -> Tensor:
-    """Latent vectors decoded as by `images`, but in batches and without gradient."""
+    """Decode latent vectors as `images` does, but in batches and without gradient."""
     return torch.cat([images(module, part, limits) for part in z.split(batch_size)])
 
 
@@ -43,7 +43,7 @@ def usable(
     module: VaeClassifier, means: Tensor, labels: Tensor, deviation: float, draw: np.random.Generator,
     limits: tuple[Tensor, Tensor], quota: int, tries: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Noisy copies of each mean whose images are classified as its label, and their labels.
+    """Return noisy copies of each mean whose images are classified as its label, and their labels.
 
     There are `quota` per label, or as many as were found in `tries` draws of `quota` candidates.
     """
@@ -61,7 +61,7 @@ def usable(
 
 
 def match(wanted: dict[int, set[int]], offered: dict[int, set[int]]) -> dict[int, int]:
-    """Client -> the other client that offers most of the classes it wants, of equals the one with the lowest id.
+    """Return client -> the other client that offers most of the classes it wants, of equals the one with the lowest id.
 
     A client to which no other offers any of its classes is left out.
 

@@ -1,4 +1,4 @@
-"""Each client's own prototypes: running means of the features of its classes over its local steps (HFMDS-FL)."""
+"""Prototypes that each client keeps: running means of the features of its classes over its local steps (HFMDS-FL)."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ from raysim.training.fused import FusedStep, Stack
 
 
 class LocalPrototypes(MixedTraining):
-    """A part whose clients keep prototypes in their state, if it needs any: `prototypes` [classes], and the `known`."""
+    """A part whose clients keep `prototypes` [classes] in their state, and which of them are `known`."""
 
     momentum: float  # a setting of the subclass
 
     def keeps_prototypes(self, module: Any) -> bool:
-        """Whether the part needs them, of this classifier."""
+        """Whether the part needs prototypes, of this classifier."""
         return True
 
     def begin(self, client: Client) -> None:

@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def towards(weights: Tensor, start: Tensor, strength: float) -> tuple[Tensor, Tensor]:
-    """Of every row, strength/2·‖w − w_t‖² and its gradient."""
+    """Return strength/2·‖w − w_t‖² and its gradient for every row."""
     apart = weights - start
     gradient = strength * apart
     # ½⟨w − w_t, gradient⟩ in one operation; with beta 0 what would be added to it is ignored.
@@ -14,5 +14,5 @@ def towards(weights: Tensor, start: Tensor, strength: float) -> tuple[Tensor, Te
 
 
 def in_rows(vectors: list[Tensor]) -> Tensor:
-    """The clients' vectors as rows of a matrix; one alone is not copied."""
+    """Return the clients' vectors as rows of a matrix; a vector alone is not copied."""
     return torch.stack(vectors) if len(vectors) > 1 else vectors[0][None]

@@ -44,7 +44,7 @@ class MixedTraining(Part):
         return (1 - self.alpha) * F.cross_entropy(step.extra[self.name], scratch["labels"])
 
     def fused_loss(self, clients: list[Client], step: FusedStep) -> torch.Tensor | None:
-        """As many random images as each client has real ones in this step."""
+        """Return each client's loss on as many random shared images as it has real ones in this step."""
         scratch = step.model.scratch[self.name]
         if "drawn" not in scratch:
             return None

@@ -23,7 +23,10 @@ class ServerOptimizer(Part, ABC):
 
     @abstractmethod
     def step(self, state: State, change: torch.Tensor) -> torch.Tensor:
-        """How far the parameters move, given the clients' mean change Δ_t in float64; `state` is empty at first."""
+        """Return how far the parameters move, given the clients' mean change Δ_t in float64.
+
+        `state` is empty at first.
+        """
 
     def aggregate(self, server: "Server", before: np.ndarray, mean: np.ndarray) -> np.ndarray:
         kept = server.state[self.name].get(str(server.averaged_model), {})
@@ -37,7 +40,10 @@ class ServerOptimizer(Part, ABC):
 
 @dataclass(frozen=True)
 class AdaptiveOptimizer(ServerOptimizer):
-    """x ← x + η·m/(√v + τ), with m the running mean of Δ; subclasses say what v becomes. No bias correction."""
+    """A server optimiser x ← x + η·m/(√v + τ), with m the running mean of Δ, without bias correction.
+
+    Subclasses say what v becomes.
+    """
 
     lr: float = setting(0.01, "learning rate of the server (η)", above=0)
     beta1: float = setting(0.9, "decay of the running mean of changes (β1)", minimum=0, maximum=1)
@@ -45,7 +51,7 @@ class AdaptiveOptimizer(ServerOptimizer):
 
     @abstractmethod
     def second_moment(self, v: torch.Tensor, squared: torch.Tensor) -> torch.Tensor:
-        """v_t from v_{t−1} and Δ_t²."""
+        """Return v_t from v_{t−1} and Δ_t²."""
 
     def step(self, state: State, change: torch.Tensor) -> torch.Tensor:
         m, v = state.get("m", 0.0), state.get("v", torch.full_like(change, self.tau**2))

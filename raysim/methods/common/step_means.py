@@ -34,7 +34,7 @@ def add(scratch: Scratch, step: "Step", vectors: Tensor) -> None:
 
 
 def fused_add(scratches: list[Scratch], step: "FusedStep", vectors: Tensor) -> None:
-    """The same for the clients of a fused step."""
+    """Add the vectors of a fused step's real samples to the sums of each client's classes."""
     classes, width = scratches[0]["sums"].shape
     each = fused_class_sums(replace(step, features=vectors[..., :width]), classes)
     for scratch, sums, seen in zip(scratches, *each, strict=True):
@@ -43,10 +43,10 @@ def fused_add(scratches: list[Scratch], step: "FusedStep", vectors: Tensor) -> N
 
 
 def means(scratch: Scratch) -> Tensor:
-    """The mean of every class; 0 for one that no step has sampled."""
+    """Return the mean of every class; 0 for a class that no step has sampled."""
     return scratch["sums"] / scratch["seen"].clamp(min=1)[:, None]
 
 
 def label_counts(client: "Client") -> Tensor:
-    """How many samples of every class the client owns, sampled or not."""
+    """Return how many samples of every class the client owns, sampled or not."""
     return F.one_hot(client.y[: client.samples], client.classes).sum(0)

@@ -86,13 +86,13 @@ class ImageSynthesis:
         return self.layer == "maps" or (self.layer == "auto" and getattr(module, "has_maps", False))
 
     def layer_of(self, module: Any) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-        """The matched layer as a function of images, and the logits as a function of its output."""
+        """Return the matched layer as a function of images, and the logits as a function of its output."""
         if self.matches_maps(module):
             return module.maps, lambda maps: module.head(module.features_of(maps))
         return module.features, module.head
 
     def start(self, stream: np.random.Generator, shape: torch.Size) -> Tensor:
-        """The noise that images of this shape [N, C, H, W] start from."""
+        """Draw the noise that images of this shape [N, C, H, W] start from."""
         sides = [-(-side // self.coarse) for side in shape[2:]]
         drawn = stream.standard_normal((*shape[:2], *sides), dtype=np.float32)
         return self.noise * torch.from_numpy(drawn)
@@ -101,7 +101,7 @@ class ImageSynthesis:
         self, module: Any, real: Tensor, labels: Tensor, prototypes: Tensor | None, start: Tensor,
         limits: Limits, shifts: np.random.Generator,
     ) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
-        """The images after T_g steps of Adam on eq. 12, with a value per image of what is recorded of a synthesis.
+        """Return the images after T_g steps of Adam on eq. 12, with recorded values of the synthesis for each image.
 
         The loss is a sum over the images, so each evolves by itself, though `tolerance` ends all at once. `prototypes`
         has a row per image; it is not needed where μ is 0. `shifts` is what the jitter is drawn from.
@@ -136,7 +136,7 @@ class ImageSynthesis:
     def matching_terms(
         self, real: Tensor, logits: Callable[[Tensor], Tensor], labels: Tensor, prototypes: Tensor | None
     ) -> dict[str, Term]:
-        """The matching loss (eqs. 9 and 11) and the cosine of what is matched, given real images' features."""
+        """Return the matching loss (eqs. 9 and 11) and the cosine to what is matched, given real images' features."""
         target = hard_features(real, prototypes, self.mu)
         mask: float | Tensor = 1.0
         if self.cam != "none":
@@ -151,7 +151,7 @@ class ImageSynthesis:
     def weigh(
         self, terms: dict[str, Term], layer: Callable[[Tensor], Tensor], images: Tensor
     ) -> tuple[dict[str, float | Tensor], dict[str, Tensor]]:
-        """The factor on each term of the loss, without those that are 0; and what is recorded of the first images.
+        """Return the factor on each term of the loss, without those that are 0, and the figures of the first images.
 
         `ratio` is how large the weighted matching loss's gradient is beside that of the cross-entropy. A weight that is
         found (auto) is each image's own, so that it does not depend on which images are made together.
@@ -173,19 +173,19 @@ class ImageSynthesis:
 
 
 def total_variation(images: Tensor) -> Tensor:
-    """The mean absolute difference of neighbouring pixels of each image, downwards plus across."""
+    """Return the mean absolute difference of neighbouring pixels of each image, downwards plus across."""
     down, across = images.diff(dim=2), images.diff(dim=3)
     return down.abs().mean((1, 2, 3)) + across.abs().mean((1, 2, 3))
 
 
 def gradient_norms(losses: Tensor, images: Tensor) -> Tensor:
-    """The norm of each image's gradient, of losses of an image each."""
+    """Return the norm of each image's gradient, of losses that depend on one image each."""
     (gradient,) = torch.autograd.grad(losses.sum(), [images], retain_graph=True)
     return torch.linalg.vector_norm(gradient.flatten(1), dim=1)
 
 
 def enlarged(images: Tensor, like: Tensor) -> Tensor:
-    """Images [N, C, H, W] in the height and width of others, by linear interpolation.
+    """Enlarge images [N, C, H, W] to the height and width of others, by linear interpolation.
 
     A product with a matrix for each direction: the gradient of torch's own is not deterministic on GPUs.
     """
@@ -196,7 +196,7 @@ def enlarged(images: Tensor, like: Tensor) -> Tensor:
 
 
 def interpolations(coarse: Tensor, fine: Tensor) -> tuple[Tensor, Tensor]:
-    """The matrices [coarse, fine] that enlarge images downwards and across."""
+    """Return the matrices [coarse, fine] that enlarge images downwards and across."""
     down, across = zip(coarse.shape[2:], fine.shape[2:], strict=True)
     return _interpolation(*down, coarse.device), _interpolation(*across, coarse.device)
 
@@ -207,7 +207,7 @@ def _interpolation(given: int, wanted: int, device: torch.device) -> Tensor:
 
 
 def coarser(images: Tensor, levels: int) -> list[Tensor]:
-    """Zeros in the shapes of smaller images: of half the side of these, of a quarter, and so on."""
+    """Return zeros in the shapes of smaller images: of half the side of these, of a quarter, and so on."""
     sides = [[-(-side // 2**level) for side in images.shape[2:]] for level in range(1, levels + 1)]
     return [images.new_zeros((*images.shape[:2], *smaller)) for smaller in sides]
 
@@ -216,7 +216,7 @@ def optimise_images(
     start: Tensor, objective: Callable[[Tensor], Tensor], steps: int, lr: float,
     limits: Limits | None = None, tolerance: float = 0.0, levels: int = 0,
 ) -> Tensor:  # fmt: skip
-    """The images after Adam on their pixels has lowered the objective.
+    """Return the images after Adam on their pixels has lowered the objective.
 
     The objective is a sum over the images, and Adam is element-wise: each image evolves by itself. With `tolerance`,
     all stop once ten steps lower the objective by less than that share. An image is the sum of one in its own size and

@@ -57,7 +57,7 @@ class GanPart(Part):
 
     @property
     def passes(self) -> int:
-        """How many passes over the clients train the GANs."""
+        """Return how many passes over the clients train the GANs."""
         return self.gan_rounds
 
     def exchange(self, server: "Server", t: int, i: int) -> str | None:
@@ -73,21 +73,21 @@ class GanPart(Part):
             )
 
     def privacy(self, samples: int) -> Privacy | None:
-        """The private steps of a client with this many samples; None without an ε."""
+        """Return the private steps of a client with this many samples; None without an ε."""
         if self.epsilon is None:
             return None
         rate = min(1.0, self.gan_batch / samples)
         return Privacy.calibrated(self.epsilon, self.delta, rate, self.gan_rounds * self.gan_steps, self.clip)
 
     def privacy_facts(self, privacy: Privacy | None) -> dict[str, float]:
-        """The ε of a client's GAN training, by the accountant and by SDA-FL's formula, and its σ."""
+        """Return the ε of a client's GAN training, by the accountant and by SDA-FL's formula, and its σ."""
         if privacy is None:
             return {}
         paper = sdafl_epsilon(privacy.noise_multiplier, privacy.rate, self.gan_steps, self.delta)
         return {"epsilon": privacy.epsilon(self.delta), "paper_epsilon": paper, "sigma": privacy.noise_multiplier}
 
     def certificate(self, server: "Server") -> list[Figure]:
-        """The largest ε of all clients, beside that of SDA-FL's formula; or the reason why there is none."""
+        """Return the largest ε of all clients, beside that of SDA-FL's formula, or the reason why there is none."""
         if not self.pool:
             return [Figure("epsilon", None, note="nothing was shared")]
         if (facts := server.state[self.name].get("privacy")) is None:
@@ -134,7 +134,7 @@ class Gan:
         }
 
     def state(self) -> dict[str, object]:
-        """All that is needed to continue the training."""
+        """Return all that is needed to continue the training."""
         return {
             "done": self.done, "generator": self.generator.weights, "critic": self.critic.weights, "adam": self.moments
         }  # fmt: skip
@@ -164,7 +164,10 @@ class Gan:
     def _draws(
         self, samples: int, steps: int, draw: np.random.Generator, privacy: Privacy | None
     ) -> Iterator["StepDraws"]:
-        """What is drawn for each step, uploaded at once; for privacy Poisson samples, as the accountant assumes."""
+        """Draw all that each step needs, and upload it at once.
+
+        With privacy these are Poisson samples, as the accountant assumes.
+        """
         part, device = self.part, self.critic.device
         rows, mixes, noises, due, given, inputs = [], [], [], [], [], []
         for done in range(self.done + 1, self.done + steps + 1):
@@ -184,7 +187,7 @@ class Gan:
 
     @torch.no_grad()
     def sample(self, conditions: Tensor, draw: np.random.Generator) -> Tensor:
-        """Images in [-1, 1], one for each row of `conditions`."""
+        """Return images in [-1, 1], one for each row of `conditions`."""
         self.generator.module.eval()
         return torch.cat([self.generator.module(self._noise(draw, len(c)), c) for c in conditions.split(SAMPLED)])
 
@@ -213,7 +216,7 @@ class Gan:
 
 
 class StepDraws(NamedTuple):
-    """What is drawn for one step of the critic, and for the generator's if one is due after it."""
+    """The random draws of one step of the critic, and of the generator's step if one is due after it."""
 
     rows: Tensor  # of the batch
     mix: Tensor  # where between generated and real images the gradient penalty is taken
@@ -222,12 +225,12 @@ class StepDraws(NamedTuple):
 
 
 def penalties(slope: Tensor) -> Tensor:
-    """The penalty (‖∂D/∂x̂‖ − 1)² of each sample, from its gradient [..., channels, height, width]."""
+    """Return the penalty (‖∂D/∂x̂‖ − 1)² of each sample, from its gradient [..., channels, height, width]."""
     return (torch.linalg.vector_norm(slope, dim=(-3, -2, -1)) - 1).square()
 
 
 def between(real: Tensor, fake: Tensor, mix: Tensor) -> Tensor:
-    """The points x̂ between generated and real images, at which the gradient penalty is taken."""
+    """Return the points x̂ between generated and real images at which the gradient penalty is taken."""
     mix = mix[..., None, None, None]
     return mix * real + (1 - mix) * fake
 
@@ -235,7 +238,7 @@ def between(real: Tensor, fake: Tensor, mix: Tensor) -> Tensor:
 def critic_losses(
     critic: torch.nn.Module, real: Tensor, fake: Tensor, mix: Tensor, given: Tensor, penalty: float
 ) -> Tensor:
-    """The critic's loss of each sample: D(fake) − D(real) + penalty·(‖∂D/∂x̂‖ − 1)²."""
+    """Return the critic's loss of each sample: D(fake) − D(real) + penalty·(‖∂D/∂x̂‖ − 1)²."""
     losses = critic(fake, given) - critic(real, given)
     if not penalty:
         return losses
@@ -245,7 +248,7 @@ def critic_losses(
 
 
 def sample_loss(critic: torch.nn.Module, penalty: float) -> Callable[..., Tensor]:
-    """The critic's loss of one sample, as a function of its parameters that torch.func can differentiate and batch."""
+    """Return the critic's loss of one sample as a function of its parameters, which torch.func can batch."""
 
     def loss(parameters: dict[str, Tensor], real: Tensor, fake: Tensor, mix: Tensor, given: Tensor) -> Tensor:
         def score(x: Tensor) -> Tensor:
@@ -258,5 +261,5 @@ def sample_loss(critic: torch.nn.Module, penalty: float) -> Callable[..., Tensor
 
 
 def to_unit(pixels: Tensor) -> Tensor:
-    """Pixels in [0, 1] scaled to [-1, 1], the range of a GAN's images."""
+    """Scale pixels in [0, 1] to [-1, 1], the range of a GAN's images."""
     return 2 * pixels - 1
