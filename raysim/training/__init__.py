@@ -1,1 +1,1 @@
-"""One client's local training, alone or fused with others, and what it computes with: optimisers, device, profiling."""
+"""Local training of one client, alone or fused with others: loops, optimisers, devices, profiling."""

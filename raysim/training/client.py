@@ -1,4 +1,4 @@
-"""One client as the client hooks of a part see it, and the local training loop that all methods share."""
+"""A client as the client hooks of a part see it, and the local training loop that all methods share."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Forward = Callable[[Any, torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...]]
 
 
 class Inputs(NamedTuple):
-    """What a local step is computed from: the batch as parts have changed it and as it was."""
+    """The inputs of a local step: the batch as parts have changed it, and as it was before."""
 
     x: torch.Tensor
     y: torch.Tensor
@@ -42,7 +42,7 @@ class Inputs(NamedTuple):
 
 @dataclass
 class Step:
-    """One local step as the parts see it; `real_x` and `real_y` are the batch before any part changed it."""
+    """A local step as the parts see it; `real_x` and `real_y` are the batch before any part changed it."""
 
     x: torch.Tensor
     y: torch.Tensor
@@ -55,7 +55,7 @@ class Step:
 
     @property
     def real_features(self) -> torch.Tensor:
-        """The features of the samples in the batch as it was; of their mixtures where a part has mixed the images."""
+        """Return the features of the batch as it was, or of its mixtures where a part has mixed the images."""
         return self.features if len(self.features) == len(self.real_y) else self.features[: len(self.real_y)]
 
 
@@ -91,48 +91,48 @@ class Client:
 
     @property
     def steps_per_epoch(self) -> int:
-        """The number of local steps in an epoch."""
+        """Return the number of local steps in an epoch."""
         if self.config.drop_last:
             return max(1, self.samples // self.config.batch_size)
         return math.ceil(self.samples / self.config.batch_size)
 
     @property
     def steps(self) -> int:
-        """The number of local steps in a round."""
+        """Return the number of local steps in a round."""
         return self.config.local_steps or (self.config.local_epochs or 1) * self.steps_per_epoch
 
     def stream(self, purpose: str) -> np.random.Generator:
-        """The client's random draws of this round for a purpose, such as `f"{self.name}/noise"` in a part."""
+        """Return the client's random stream of this round for a purpose, such as `f"{self.name}/noise"` in a part."""
         return stream(self.config.seed, purpose, self.t, self.id)
 
     def pixels(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalised images as pixels in [0, 1]."""
+        """Return normalised images as pixels in [0, 1]."""
         return self.scale.to_pixels(x)
 
     def pixel_range(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The normalised values of black and white."""
+        """Return the normalised values of black and white."""
         return self.scale.limits()
 
     @property
     def scale(self) -> DeviceNormalisation:
-        """The normalisation of the client's images, for parts that make or change images."""
+        """Return the normalisation of the client's images, for parts that make or change images."""
         if self.normalisation is None:
             raise ValueError("this client was made without a normalisation")
         return self.normalisation
 
     def draw_rows(self, rows: int, draw: np.random.Generator) -> list[np.ndarray]:
-        """For every local step as many random rows, out of so many, as its batch has samples."""
+        """Draw rows out of so many for every local step, as many as its batch has samples."""
         return [draw.integers(rows, size=size) for size in self.batch_sizes]
 
     @property
     def largest_batches(self) -> list[int]:
-        """The number of samples in each local step's batch with the unlabelled ones that a part may add to it."""
+        """Return the sizes of all local batches, with the unlabelled samples that a part may add to them."""
         adds = self.unlabelled is not None and any(part.adds_samples for part in self.config.parts)
         added = self.config.unlabelled_batch if adds else 0
         return [size + added for size in self.batch_sizes]
 
     def shared_by(self, shared: SharedImages, source: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """All images of a shared dataset that one client made, with their labels, on the device."""
+        """Return all images of a shared dataset that one client made, with their labels, on the device."""
         return shared.rows(np.flatnonzero(column(shared.table, "client") == source))
 
     def augment(self, x: torch.Tensor, y: torch.Tensor) -> None:
@@ -141,13 +141,16 @@ class Client:
 
     @cached_property
     def batch_sizes(self) -> list[int]:
-        """The number of samples in each local step's batch."""
+        """Return the number of samples in each local step's batch."""
         size = self.config.batch_size
         epoch = [min(size, self.samples - first) for first in range(0, self.steps_per_epoch * size, size)]
         return [epoch[step % len(epoch)] for step in range(self.steps)]
 
     def batches(self) -> list[np.ndarray]:
-        """The indices of each local step's batch: a new order every epoch; its last batch may be smaller or dropped."""
+        """Return the indices of each local step's batch.
+
+        Every epoch has a new order; its last batch may be smaller, or dropped.
+        """
         size, draw = self.config.batch_size, self.stream("batches")
         found = []
         for step in range(self.steps):
@@ -158,7 +161,7 @@ class Client:
         return found
 
     def everything(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """All images of the client with their labels, in evaluation batches."""
+        """Return all images of the client with their labels, in evaluation batches."""
         size = self.config.eval_batch
         return zip(self.x.split(size), self.y.split(size), strict=True)
 
@@ -166,7 +169,7 @@ class Client:
 def split_labelled(
     x: torch.Tensor, y: torch.Tensor, count: int, seed: int, client_id: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A client's labelled images, their labels, and its images without labels; the same in every round."""
+    """Return a client's labelled images, their labels, and its images without labels; the same in every round."""
     from raysim.data.dataset import keep_stratified  # imported here, since few runs need it
 
     labels = y.cpu().numpy()
@@ -178,13 +181,13 @@ def split_labelled(
 
 
 def initial_model(config: RunConfig, data: FederatedData, device: torch.device) -> FlatModel:
-    """The model that every run of this configuration starts from, in evaluation mode."""
+    """Return the model that every run of this configuration starts from, in evaluation mode."""
     module = models.build(config.model, data.shape, data.classes, config.seed)
     return FlatModel(module.eval(), device)
 
 
 def make_optimizer(parameters: Sequence[torch.Tensor], config: RunConfig, t: int) -> Optimizer:
-    """The local optimiser of round t, fresh for every client and round."""
+    """Return the local optimiser of round t, new for every client and round."""
     lr, weight_decay = config.learning_rate(t), config.weight_decay
     if config.optimizer == "adam":
         return Adam(parameters, lr=lr, weight_decay=weight_decay)
@@ -225,7 +228,7 @@ def train(client: Client) -> dict[str, float]:
 
 
 def add_gradients(client: Client, inputs: Inputs, optimizer: Optimizer, one: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Give the parameters the gradients of a local step's loss; returns the terms to report."""
+    """Give the parameters the gradients of a local step's loss, and return the terms to report."""
     parts = client.config.parts
     with autocast(client.config, client.model.device):
         step = forward_all(client, inputs)
@@ -242,12 +245,12 @@ def add_gradients(client: Client, inputs: Inputs, optimizer: Optimizer, one: tor
 
 
 def ce_weight(client: Client) -> float:
-    """The factor on the cross-entropy in a local step."""
+    """Return the factor on the cross-entropy in a local step."""
     return math.prod(part.ce_weight(client) for part in client.config.parts)
 
 
 def forward_all(client: Client, inputs: Inputs) -> Step:
-    """The step as the parts see it.
+    """Run the forward pass of a local step, and return the step as the parts see it.
 
     Images that parts add go through the network together with the batch, unless it has batch-norm.
     """
@@ -262,7 +265,7 @@ def forward_all(client: Client, inputs: Inputs) -> Step:
 
 
 def add_pulls(client: Client) -> dict[str, torch.Tensor]:
-    """Add the gradients of the parts' pulls to those of the model's parameters; returns the values to report."""
+    """Add the gradients of the parts' pulls to those of the model's parameters, and return the values to report."""
     model = client.model
     values: dict[str, torch.Tensor] = {}
     for part in client.config.parts:

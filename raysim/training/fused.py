@@ -26,7 +26,7 @@ from raysim.training.shared_images import SharedImages
 
 
 class Stack:
-    """A model with a row of flat weights per client: row i of `weights` is the i-th client's."""
+    """A model with a row of flat weights for each client: row i of `weights` is the i-th client's."""
 
     def __init__(self, model: FlatModel, size: int, name: str):
         self.model = model
@@ -61,7 +61,7 @@ class Stack:
             row.grad = self.gradients[i] if i < clients else None
 
     def features(self, x: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
-        """Features [clients, batch, features] of x; `share` is the weight of a sample in its client's mean."""
+        """Return features [clients, batch, features] of x; `share` is the weight of a sample in its client's mean."""
         for layer in self.normalising:
             layer.share = share
         if self.grouped:
@@ -71,18 +71,18 @@ class Stack:
         return self.module.features(x).unflatten(1, (self.clients, -1)).transpose(0, 1)
 
     def head(self, features: torch.Tensor) -> torch.Tensor:
-        """Logits [clients, batch, classes] of features [clients, batch, features]."""
+        """Return logits [clients, batch, classes] of features [clients, batch, features]."""
         return self.module.head.by_client(features)
 
     def backward(self, losses: torch.Tensor) -> None:
-        """Compute the gradients of the clients' losses; each client's affects its own row only."""
+        """Compute the gradients of the clients' losses; each client's loss affects its own row only."""
         gradients = torch.autograd.grad(
             losses, self.parameters, self.ones[: self.clients], allow_unused=True, materialize_grads=True
         )
         torch._foreach_copy_(self.slots, gradients)
 
     def add_pulls(self, clients: list[Client]) -> dict[str, torch.Tensor]:
-        """Add the gradients of the parts' pulls to those of the clients; returns the values to report."""
+        """Add the gradients of the parts' pulls to those of the clients, and return the values to report."""
         values: dict[str, torch.Tensor] = {}
         count, trainable = len(clients), self.model.trainable
         for part in clients[0].config.parts:
@@ -96,7 +96,7 @@ class Stack:
 
 
 class Batches:
-    """All batches of a group's local steps, of rows of one tensor, padded to the longest of each step.
+    """The batches of all local steps of a group, as rows of one tensor, padded to the longest of each step.
 
     `rows[i][at]` are the rows of the i-th client in step `at`; clients with more steps come first. The indices and the
     weights of the samples are uploaded at once. Padding repeats the batch, and counts nothing.
@@ -115,21 +115,21 @@ class Batches:
         self.indices, self.shares = upload_all(indices, device), upload_all(shares, device)
 
     def share(self, at: int) -> torch.Tensor:
-        """The weight of each sample in its client's mean [clients, batch], 0 for padding."""
+        """Return the weight of each sample in its client's mean [clients, batch], 0 for padding."""
         return self.shares[at].view(self.shapes[at])
 
     def rows(self, at: int) -> torch.Tensor:
-        """The rows of a step [clients, batch]."""
+        """Return the rows of a step [clients, batch]."""
         return self.indices[2 * at].view(self.shapes[at])
 
     def images(self, x: torch.Tensor, at: int) -> torch.Tensor:
-        """The rows of x of a step [clients, batch, …]; in memory the batch comes first, as accelerators want it."""
+        """Return the rows of x of a step [clients, batch, …], batch first in memory, as accelerators want it."""
         return x[self.indices[2 * at + 1].view(self.shapes[at][::-1])].transpose(0, 1)
 
 
 @dataclass
 class FusedStep:
-    """One step of several clients as the parts see it: a Step with the clients as first dimension of its tensors.
+    """A local step of several clients as the parts see it: a Step whose tensors have the clients as first dimension.
 
     Batches are padded to the longest. `share` and `real_share` [clients, batch] are the weights of the samples in the
     mean over their client's batch: 1/length, or 0 for padding.
@@ -149,19 +149,19 @@ class FusedStep:
 
     @property
     def real_features(self) -> torch.Tensor:
-        """The features of the samples in the batches as they were; of their mixtures where a part has mixed images."""
+        """Return the features of the batches as they were, or of their mixtures where a part has mixed images."""
         real = self.real_y.shape[1]
         return self.features if self.features.shape[1] == real else self.features[:, :real]
 
 
 def repeated(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Batches of rows, the shorter ones repeated up to the length of the longest."""
+    """Return batches of rows, the shorter ones repeated up to the length of the longest."""
     longest = max(map(len, rows))
     return np.stack([row if len(row) == longest else np.resize(row, longest) for row in rows])
 
 
 def shared_batches(shared: SharedImages, rows: list[list[np.ndarray]]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The images and labels [clients, batch, …] of one step after another, where rows[i][at] are the i-th client's."""
+    """Yield the shared images and labels [clients, batch, …] of each step, where rows[i][at] are the i-th client's."""
     if shared.fits:
         (x, y), batches = shared.whole, Batches(rows, shared.device)
         return ((batches.images(x, at), y[batches.rows(at)]) for at in range(len(batches.shapes)))
@@ -171,7 +171,7 @@ def shared_batches(shared: SharedImages, rows: list[list[np.ndarray]]) -> Iterat
 
 
 def check(module: torch.nn.Module, name: str, shape: tuple[int, int, int]) -> None:
-    """Raise an InputError if this model, of the user's own, computes something else for two clients in one step.
+    """Raise an InputError if this model of the user's computes something else for two clients in one step.
 
     Its layers may be known and yet its code mix the clients' channels, which no look at the layers can tell.
     """
@@ -193,7 +193,7 @@ def check(module: torch.nn.Module, name: str, shape: tuple[int, int, int]) -> No
 
 
 def pad(batches: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The clients' batches (x, y) padded to one x and one y, and the weight of each sample in its client's mean."""
+    """Pad the clients' batches (x, y) to one x and one y, with the weight of each sample in its client's mean."""
     xs, ys = zip(*batches, strict=True)
     shares = [y.new_full((len(y),), 1 / len(y), dtype=torch.float32) for y in ys]  # filled there, not uploaded
     x, y, share = (pad_sequence([*values], batch_first=True) for values in (xs, ys, shares))
@@ -201,7 +201,7 @@ def pad(batches: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor,
 
 
 def cross_entropies(logits: torch.Tensor, labels: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
-    """Each client's mean cross-entropy, from logits [clients, batch, classes]; labels may be soft."""
+    """Return each client's mean cross-entropy, from logits [clients, batch, classes]; labels may be soft."""
     losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(0, 1), reduction="none")
     return (losses.view_as(share) * share).sum(1)
 
@@ -250,7 +250,7 @@ def train(
 
 
 def joined(clients: list[Client]) -> tuple[Batches, torch.Tensor, torch.Tensor]:
-    """All clients' images and labels in one tensor each, and their batches of it."""
+    """Return all clients' images and labels in one tensor each, and their batches of it."""
     first = np.cumsum([0] + [len(client.y) for client in clients])
     rows = [[batch + first[i] for batch in client.batches()] for i, client in enumerate(clients)]
     x, y = (torch.cat([getattr(client, name) for client in clients]) for name in ("x", "y"))
@@ -260,7 +260,7 @@ def joined(clients: list[Client]) -> tuple[Batches, torch.Tensor, torch.Tensor]:
 def forward(
     stack: Stack, batch: tuple[torch.Tensor, ...], real: tuple[torch.Tensor, ...], lengths: list[int]
 ) -> FusedStep:
-    """The step as the parts see it: batches (x, y, share) as they changed them, and as they were."""
+    """Run the forward pass of batches (x, y, share), and return the step as the parts see it."""
     (x, y, share), (real_x, real_y, real_share) = batch, real
     features = stack.features(x, share)
     logits = stack.head(features)
@@ -271,13 +271,13 @@ def forward(
 
 
 def common(weights: set[float]) -> float:
-    """The factor on the cross-entropy, which a method gives to all clients of a group alike."""
+    """Return the factor on the cross-entropy, which a method must give to all clients of a group alike."""
     if len(weights) > 1:
         raise ValueError(f"--fuse: clients of one group weigh their cross-entropy by {sorted(weights)}; use --fuse 1")
     return next(iter(weights))
 
 
 def mean_terms(values: list[torch.Tensor], clients: list[Client]) -> list[float]:
-    """Each client's mean of a loss term over its steps; values has a tensor per step, of those that took it."""
+    """Return each client's mean of a loss term; `values` has a tensor for each step, of the clients that took it."""
     columns = pad_sequence(values).tolist()
     return [math.fsum(column) / client.steps for column, client in zip(columns, clients, strict=True)]

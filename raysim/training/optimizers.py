@@ -1,4 +1,4 @@
-"""SGD and Adam by torch's fused kernels, as torch.optim's own classes call them.
+"""SGD and Adam by torch's fused kernels, called as torch.optim's own classes call them.
 
 An instance of those classes imports torch's compiler: 70 MB and more than a second in every actor, for nothing.
 """
@@ -13,7 +13,7 @@ from torch.optim.adam import adam
 
 
 class Optimizer(ABC):
-    """An optimiser that steps tensors by their `grad`; tensors without one are left as they are."""
+    """An optimiser that steps tensors by their `grad`; tensors without a gradient are left as they are."""
 
     def __init__(self, parameters: Sequence[Tensor]):
         self.parameters = parameters
@@ -34,7 +34,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def remembered(self, i: int, gradient: Tensor) -> list[Tensor]:
-        """What it remembers of a parameter's steps, and updates with it."""
+        """Return what the optimiser keeps of a parameter's steps and updates with it."""
 
     @abstractmethod
     def update(self, parameters: list[Tensor], gradients: list[Tensor], *remembered: list[Tensor]) -> None:
@@ -60,7 +60,7 @@ def _channels_last(tensor: Tensor) -> bool:
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    """All values of a channels-last tensor in a row; others, such as a count of steps, stay as they are."""
+    """Return all values of a channels-last tensor in a row; others, such as a count of steps, as they are."""
     return tensor if tensor.dim() != 4 else tensor.permute(0, 2, 3, 1).view(-1)
 
 
@@ -112,6 +112,6 @@ class Adam(Optimizer):
 
 
 def fresh_moments(parameter: Tensor) -> dict[str, Tensor]:
-    """The moments of Adam for a parameter before the first step."""
+    """Return the moments of Adam for a parameter before its first step."""
     zeros = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
     return zeros | {"step": torch.zeros((), device=parameter.device)}

@@ -1,4 +1,4 @@
-"""Profiling: floating-point operations, counted by torch's own table of formulas, and torch's profiler."""
+"""Profiles of training: floating-point operations by torch's own table of formulas, and torch's profiler."""
 
 import tempfile
 from collections.abc import Iterator
