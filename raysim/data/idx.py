@@ -1,4 +1,4 @@
-"""Reads the idx files of MNIST and its family, raw or .gz, and checks their length against their header."""
+"""A reader for the idx files of MNIST and its family, raw or .gz, which checks their length against their header."""
 
 import gzip
 import zlib
@@ -14,17 +14,17 @@ MAX_COUNT = 1_000_000  # the largest of the family, EMNIST by class, has 814,255
 
 
 def read_images(path: Path) -> np.ndarray:
-    """The images of a file, uint8 [N, 28, 28]."""
+    """Return the images of a file, uint8 [N, 28, 28]."""
     return _read(path, (SIDE, SIDE))
 
 
 def read_labels(path: Path) -> np.ndarray:
-    """The labels of a file, uint8 [N]."""
+    """Return the labels of a file, uint8 [N]."""
     return _read(path, ())
 
 
 def _read(path: Path, item: tuple[int, ...]) -> np.ndarray:
-    """The items of a file, which must be exactly as many as its header says."""
+    """Return the items of a file, which must be exactly as many as its header says."""
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
             magic, header = file.read(4), file.read(4 * (1 + len(item)))

@@ -1,4 +1,4 @@
-"""Decodes images from files that are not trusted.
+"""Decoding of images from files that are not trusted.
 
 The format is one of a short list and recognised by its signature, the size is checked before any pixel is decoded, and
 every error names the file and row. Decoding runs in threads. With photographs they scale, since Pillow releases the
@@ -35,7 +35,7 @@ THREADS = min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity"
 
 
 def decode(items: Iterable[tuple[str, bytes | Path]], count: int, image_size: int | None = None) -> np.ndarray:
-    """`count` images as uint8 [count, C, H, W]; each item is a name for errors and the image's bytes or file.
+    """Return `count` images as uint8 [count, C, H, W]; each item is a name for errors and the image's bytes or file.
 
     Without `image_size` all must have the same size and be all grey or all in colour. With it they are resized, and a
     mixture of grey and colour becomes RGB. Images that are all grey keep one channel.
@@ -62,17 +62,17 @@ def decode(items: Iterable[tuple[str, bytes | Path]], count: int, image_size: in
 
 
 def reader(files: list[Path]) -> Callable[[np.ndarray, int | None], np.ndarray]:
-    """The `read` of a Source whose images are files of their own."""
+    """Return the `read` of a Source whose images are files of their own."""
     return lambda rows, size: decode(((str(files[row]), files[row]) for row in rows), len(rows), size)
 
 
 def in_memory(x: np.ndarray, y: np.ndarray) -> Source:
-    """A Source of images that are decoded already."""
+    """Return a Source of images that are decoded already."""
     return Source(y.astype(np.int64), lambda rows, size: resize(x if len(rows) == len(x) else x[rows], size))
 
 
 def resize(x: np.ndarray, image_size: int | None) -> np.ndarray:
-    """Decoded images [N, C, H, W], resized to image_size x image_size, or as they are."""
+    """Resize decoded images [N, C, H, W] to image_size x image_size, or return them as they are."""
     if image_size is None or x.shape[2:] == (image_size, image_size):
         return x
     out = _room_for(len(x), (x.shape[1], image_size, image_size))
@@ -85,7 +85,7 @@ def resize(x: np.ndarray, image_size: int | None) -> np.ndarray:
 def _chunks(
     items: Iterable[tuple[str, bytes | Path]], count: int, image_size: int | None
 ) -> Iterator[list[tuple[str, bytes | Path]]]:
-    """The items in chunks whose images are few enough, encoded and decoded.
+    """Yield the items in chunks that fit into memory, encoded and decoded.
 
     How large they are when decoded is `image_size`, or the size of the first, which all must have. If `count` of that
     do not fit into the memory, nothing is decoded.
@@ -110,7 +110,7 @@ def _chunks(
 def _in_order(
     pool: ThreadPoolExecutor, chunks: Iterable[list[tuple[str, bytes | Path]]], image_size: int | None
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """The chunks decoded, in their order, each with the name of its first image.
+    """Yield the decoded chunks in their order, each with the name of its first image.
 
     Only a few are in progress at a time, since encoded images may be much larger than decoded and resized ones.
     """
@@ -139,7 +139,7 @@ def _decode_chunk(chunk: list[tuple[str, bytes | Path]], image_size: int | None)
 
 
 def _open(name: str, encoded: bytes | Path) -> Image.Image:
-    """The image with its pixels."""
+    """Return the image with its pixels."""
     image = _header(name, encoded)
     try:
         image.load()
@@ -149,7 +149,7 @@ def _open(name: str, encoded: bytes | Path) -> Image.Image:
 
 
 def _header(name: str, encoded: bytes | Path) -> Image.Image:
-    """The image before any pixel is decoded; an InputError if it is none, or larger than allowed."""
+    """Return the image before any pixel is decoded, or raise an InputError if it is none or larger than allowed."""
     if isinstance(encoded, Path):
         encoded = _read(encoded)
     if len(encoded) > MAX_BYTES:
@@ -180,7 +180,7 @@ def _read(path: Path) -> bytes:
 
 
 def _plain(image: Image.Image) -> Image.Image:
-    """Mode L for grey images, whatever their depth, and RGB for all others; transparency is dropped."""
+    """Convert grey images to mode L, whatever their depth, and all others to RGB; transparency is dropped."""
     if image.mode.startswith("I;16"):
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     mode = "L" if image.mode in ("1", "L", "LA") else "RGB"
@@ -188,7 +188,7 @@ def _plain(image: Image.Image) -> Image.Image:
 
 
 def _square(image: Image.Image, side: int) -> Image.Image:
-    """The image resized to a square. Pillow's bilinear filter adapts to the reduction, so shrinking does not alias."""
+    """Resize the image to a square. Pillow's bilinear filter adapts to the reduction, so shrinking does not alias."""
     return image if image.size == (side, side) else image.resize((side, side), Image.Resampling.BILINEAR)
 
 
@@ -203,7 +203,7 @@ def _stack(images: list[Image.Image]) -> np.ndarray:
 
 
 def _room_for(count: int, shape: tuple[int, ...]) -> np.ndarray:
-    """An array for so many images; an InputError if it does not fit into the memory."""
+    """Return an array for so many images, or raise an InputError if it does not fit into the memory."""
     check_images_fit(count, shape)
     return np.empty((count, *shape), np.uint8)
 

@@ -1,4 +1,4 @@
-"""Whether what is to be loaded fits into the memory, asked before it is allocated.
+"""Checks that data fit into the memory, made before it is allocated.
 
 Without asking, the system would grant the memory, and kill the process later without an explanation.
 """
@@ -22,7 +22,7 @@ def check_fits(needed: int, what: str, lower: str) -> None:
 
 
 def check_images_fit(count: int, shape: tuple[int, ...]) -> None:
-    """The same for decoded images of this shape (channels, height, width)."""
+    """Raise an InputError if decoded images of this shape (channels, height, width) do not fit into the memory."""
     channels, height, width = shape
     what = f"{count:,} images of {width}x{height} pixels"
     lower = "lower --image-size, --train-size, --fraction or --test-size"

@@ -1,4 +1,4 @@
-"""Ray's object store where there is a Ray, plain objects where there is none: the same calls either way."""
+"""Ray's object store where there is a Ray, and plain objects where there is none, by the same calls."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ LostObject = RayError  # what `fetch` raises where an object, or whoever had it,
 
 
 def put(value: Any) -> Any:
-    """Store an object once for all processes, and get a reference to it; without Ray, the object itself."""
+    """Store an object once for all processes, and return a reference to it; without Ray, the object itself."""
     return ray.put(value) if ray.is_initialized() else value
 
 
 def fetch(reference: Any) -> Any:
-    """The object behind a reference; anything else is returned as it is.
+    """Return the object behind a reference; anything else is returned as it is.
 
     Arrays fetched from the store are shared by every process of the node and read-only: they become tensors only
     through `to_device` (raysim/tensors.py), which copies.
@@ -33,7 +33,7 @@ def same_object(one: Any, other: Any) -> bool:
 
 
 def by_reference(references: Mapping[K, Any]) -> list[tuple[Any, list[K]]]:
-    """The references without repetition, each with the keys that have it: what many share is then fetched once."""
+    """Group keys by their references, so that an object that many share is fetched once."""
     found: dict[Any, tuple[Any, list[K]]] = {}
     for key, reference in references.items():
         identity = reference if isinstance(reference, ray.ObjectRef) else id(reference)

@@ -1,4 +1,4 @@
-"""Partitions of the user's own: a `Partitioner`, its class, or a function (labels, clients, rng) -> owner of each."""
+"""Partitions that the user wrote: a `Partitioner`, its class, or a function (labels, clients, rng) -> owner of each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raysim.errors import InputError
 
 @dataclass(frozen=True)
 class OwnPartition(Partitioner):
-    """Asks the user's code, and checks what it answers."""
+    """A partition that calls the user's code and checks its answer."""
 
     given: str  # MODULE:NAME, or the object itself under that name
 
@@ -30,7 +30,7 @@ class OwnPartition(Partitioner):
         return found
 
     def digest(self) -> str:
-        """A digest of its source, and of its settings."""
+        """Return a digest of the code's source, and of its settings."""
         return source_of(self.given, "partition")
 
     def owners(

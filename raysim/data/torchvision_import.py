@@ -1,4 +1,4 @@
-"""Imports torchvision, whose compiled operators do not load beside the CPU build of torch."""
+"""The import of torchvision, whose compiled operators do not load beside the CPU build of torch."""
 
 import importlib
 import sys
@@ -12,7 +12,7 @@ _kept: list[object] = []  # the definitions of a torch.library.Library vanish wi
 
 
 def import_torchvision() -> ModuleType:
-    """The module torchvision; all of raysim imports it through this function.
+    """Return the module torchvision; all of raysim imports it through this function.
 
     Its compiled operators need CUDA libraries. Without them the import fails at an operator for object detection, for
     which torchvision only registers a description. Declaring that operator without a body is enough for raysim.

@@ -1,4 +1,4 @@
-"""Whether this machine has a GPU, by its drivers' files: known without torch, which may not see it."""
+"""Detection of a GPU by its drivers' files, without torch, which may not see it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A shared dataset where clients train on it: on an accelerator one copy for all of them, elsewhere the store's own."""
+"""A shared dataset as clients train on it: on an accelerator one copy for all of them, elsewhere the store's own."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ BLOCK = 64  # local steps whose images are gathered on the host and uploaded at 
 
 
 class SharedImages:
-    """The images and labels of a table, in rows as a part draws them."""
+    """The images and labels of a table, by rows that a part draws."""
 
     def __init__(self, table: pa.Table, device: torch.device, fits: bool | None = None):
-        """`fits`: whether the device is to hold the whole dataset; None: if there is room. The CPU needs no copy."""
+        """Hold the table for a device.
+
+        `fits` says whether the device is to hold the whole dataset; None: if there is room. The CPU needs no copy.
+        """
         self.table, self.device = table, device
         self.fits = self._has_room() if fits is None else fits
 
@@ -48,12 +51,12 @@ class SharedImages:
         self.fits = False
 
     def rows(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        """The images in these rows with their labels, on the device."""
+        """Return the images in these rows with their labels, on the device."""
         ((x, y),) = self.batches([rows]) if "whole" in self.__dict__ else self._from_host([rows])
         return x, y
 
     def batches(self, rows: Sequence[np.ndarray]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """The images and labels of one batch of rows after another; the rows are uploaded now, not in between."""
+        """Yield images and labels of one batch of rows after another; the rows are uploaded at the start."""
         return self._from_device(upload_all(rows, self.device)) if self.fits else self._from_host(rows)
 
     def _from_device(self, rows: Sequence[torch.Tensor]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

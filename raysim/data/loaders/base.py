@@ -1,4 +1,4 @@
-"""What a loader is: one way to find a dataset, by its name or by the layout of a folder.
+"""The interface of loaders: one way each to find a dataset, by its name or by the layout of a folder.
 
 A loader is one file in this folder with one `Loader`; a file put here is found and asked like the others.
 """
@@ -13,7 +13,7 @@ from raysim.data.dataset import USUAL, Columns, Found
 
 @dataclass(frozen=True)
 class Request:
-    """The dataset that `load` was asked for."""
+    """A request for a dataset, as `load` was given it."""
 
     name: str  # a name, or the path of a folder
     folder: Path | None = None  # the folder that the name means, if there is one
@@ -29,17 +29,17 @@ class Request:
 
 
 class Loader(ABC):
-    """One way to find a dataset."""
+    """A way to find a dataset."""
 
     turn: ClassVar[int]  # the loaders are asked in this order; the first that finds something is used
 
     @abstractmethod
     def find(self, request: Request) -> Found | None:
-        """The dataset, with its images still to be read; None if this loader does not know it.
+        """Return the dataset, with its images still to be read, or None if this loader does not know it.
 
         Files that are recognised but broken, or named but missing, are an InputError.
         """
 
     def catalogue(self) -> dict[str, str]:
-        """The names it knows, each with one line about the dataset and how to get it."""
+        """Return the names that the loader knows, each with one line about the dataset and how to get it."""
         return {}

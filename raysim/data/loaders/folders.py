@@ -13,7 +13,7 @@ EXPECTED = "give a folder with *.parquet files, train/<class>/ and test/<class>/
 
 
 class ImageFolder(Loader):
-    """Any folder that no other loader knows: of images, one sub-folder per class."""
+    """A loader of folders that no other loader knows: of images, one sub-folder per class."""
 
     turn = 3
 

@@ -1,4 +1,4 @@
-"""The public datasets that go by name: where to look for them, how to read them, what their classes are called.
+"""The public datasets that have names: where they are looked for, how they are read, what their classes are called.
 
 They are looked for as DIR/NAME/*.parquet, then in torchvision's layout in DIR, then in the folder of Debian's dataset
 packages; with --download, torchvision fetches them. CIFAR, SVHN and CelebA in torchvision's layout are read by
@@ -136,7 +136,7 @@ DATASETS = {
 
 
 class ByName(Loader):
-    """The public datasets by name."""
+    """A loader of the public datasets by name."""
 
     turn = 1
 
@@ -151,7 +151,7 @@ class ByName(Loader):
 
 
 def _find(request: Request) -> Found:
-    """The dataset of that name; `data` is DIR (default: RAYSIM_DATA, or the folder data)."""
+    """Return the dataset of that name; `data` is DIR (default: RAYSIM_DATA, or the folder data)."""
     name, download = request.name, request.download
     named = DATASETS[name]
     root = home_path(request.data or os.environ.get("RAYSIM_DATA") or "data")
@@ -171,7 +171,7 @@ def _find(request: Request) -> Found:
 
 
 def _read(named: Named, root: Path, debian: Path) -> Found | None:
-    """The dataset in torchvision's layout or Debian's; None if it is in neither."""
+    """Return the dataset in torchvision's layout or Debian's, or None if it is in neither."""
     if named.read is None:
         for folder in (root / named.layout, root / named.layout / "gzip", debian):
             if splits := _idx_splits(named, folder):
@@ -187,7 +187,7 @@ def _read(named: Named, root: Path, debian: Path) -> Found | None:
 
 
 def _idx_splits(named: Named, folder: Path) -> Splits | None:
-    """Training and test split from the four idx files in a folder; None if the folder has none of them."""
+    """Return training and test split from the four idx files in a folder, or None if the folder has none of them."""
     names = [f"{split}-{kind}-ubyte" for split in named.idx_files for kind in ("images-idx3", "labels-idx1")]
     places = {n: next((path for path in (folder / n, folder / f"{n}.gz") if path.is_file()), None) for n in names}
     files = [path for path in places.values() if path is not None]
@@ -199,7 +199,7 @@ def _idx_splits(named: Named, folder: Path) -> Splits | None:
 
 
 def _idx_split(named: Named, pixels: Path, labels: Path) -> Source:
-    """One split from its file of images and its file of labels."""
+    """Return one split from its file of images and its file of labels."""
     x, y = idx.read_images(pixels), idx.read_labels(labels).astype(np.int64)
     if len(x) != len(y):
         raise wrong(f"{pixels}: {len(x)} images, but {len(y)} labels in {labels.name}; replace both files")

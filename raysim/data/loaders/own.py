@@ -13,7 +13,7 @@ HUGGING_FACE, IN_MEMORY = "hf:", "memory:"
 
 
 class OwnData(Loader):
-    """Asked last: what it takes has a colon, which no name has."""
+    """A loader of names with a colon, which no dataset's own name has; it is asked last."""
 
     turn = 9
 
@@ -30,7 +30,7 @@ class OwnData(Loader):
 
 
 def _given(name: str, where: str) -> Any:
-    """The object that was given, or that a function of the user's returns."""
+    """Return the object that was given, or that a function of the user's returns."""
     if name.startswith(IN_MEMORY) and not isinstance(name, Given):
         raise wrong(f"{where} was data in memory; give the same in Python: raysim.resume(path, dataset=…)")
     value = find(name, "dataset")
@@ -43,7 +43,7 @@ def _given(name: str, where: str) -> Any:
 
 
 def _load(name: str) -> Any:
-    """A dataset of Hugging Face; code that comes with one is never run."""
+    """Return a dataset of Hugging Face; code that comes with one is never run."""
     try:
         datasets = importlib.import_module("datasets")
     except ImportError as error:

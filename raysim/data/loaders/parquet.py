@@ -41,7 +41,7 @@ class _File:
 
 
 class ParquetFolder(Loader):
-    """A folder of Parquet files."""
+    """A loader of folders of Parquet files."""
 
     turn = 2
 
@@ -97,7 +97,7 @@ def _files(folder: Path, split: str) -> list[Path]:
 
 
 def _open(path: Path, label_columns: tuple[str, ...], columns: Columns) -> _File:
-    """Checks the file's columns and reads its labels, and its clients if a column of them is asked for."""
+    """Check the file's columns and read its labels, and its clients if a column of them is asked for."""
     file = _reader(path)
     schema = file.schema_arrow
     label = _column(path, schema, label_columns, "labels")
@@ -118,7 +118,7 @@ def _open(path: Path, label_columns: tuple[str, ...], columns: Columns) -> _File
 
 
 def _clients(path: Path, file: pq.ParquetFile, column: str) -> np.ndarray:
-    """The column of clients: whole numbers, or texts."""
+    """Return the column of clients: whole numbers, or texts."""
     kind = file.schema_arrow.field(column).type
     if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         raise wrong(f"{path}: column {column} is {kind}; clients must be whole numbers or texts")
@@ -133,7 +133,7 @@ def _clients(path: Path, file: pq.ParquetFile, column: str) -> np.ndarray:
 
 
 def _check_sizes(path: Path, metadata: Any, columns: set[str]) -> None:
-    """Refuse what the file's own description says is too much to read, before any of it is read."""
+    """Refuse a file whose own description says that it is too much to read, before any of it is read."""
     rows = metadata.num_rows
     if not rows:
         raise wrong(f"{path}: no rows; remove the file")
@@ -150,7 +150,7 @@ def _check_sizes(path: Path, metadata: Any, columns: set[str]) -> None:
 
 
 def _labels(path: Path, file: pq.ParquetFile, label: str) -> np.ndarray:
-    """The column of labels, int64 [rows]."""
+    """Return the column of labels, int64 [rows]."""
     y, done = np.empty(file.metadata.num_rows, np.int64), 0
     for batch in _batches(path, file, label, LABELS_AT_ONCE):
         if batch.null_count:
@@ -167,7 +167,7 @@ def _labels(path: Path, file: pq.ParquetFile, label: str) -> np.ndarray:
 
 
 def _batches(path: Path, file: pq.ParquetFile, column: str, size: int, group: int | None = None) -> Iterator[pa.Array]:
-    """One column of the file, or of one row group, in batches of at most so many rows."""
+    """Yield one column of the file, or of one row group, in batches of at most so many rows."""
     groups = None if group is None else [group]
     batches = _guarded(path, lambda: file.iter_batches(size, row_groups=groups, columns=[column], use_threads=False))
     while (batch := _guarded(path, next, batches, None)) is not None:
@@ -175,13 +175,13 @@ def _batches(path: Path, file: pq.ParquetFile, column: str, size: int, group: in
 
 
 def _reader(path: Path, repeated: str | None = None) -> pq.ParquetFile:
-    """The file, opened. Values of the column `repeated` that occur again stay one copy, as they are in the file."""
+    """Open the file. Values of the column `repeated` that occur again stay one copy, as they are in the file."""
     options = {"page_checksum_verification": True, "buffer_size": BUFFER, "pre_buffer": False}
     return _guarded(path, lambda: pq.ParquetFile(path, read_dictionary=[repeated] if repeated else None, **options))
 
 
 def _guarded(path: Path, action: Callable[..., Any], *arguments: object) -> Any:
-    """The result of the action; an error of Arrow becomes an InputError on one line with the file's name."""
+    """Return the action's result; turn an error of Arrow into an InputError of one line with the file's name."""
     try:
         return action(*arguments)
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -206,7 +206,10 @@ def _class_names(schema: pa.Schema, label: str) -> tuple[str, ...] | None:
 
 
 def _numbered(files: list[_File]) -> tuple[str, ...]:
-    """Class names 0, 1, … up to the largest label. Some may be unused, but there cannot be more classes than images."""
+    """Return class names 0, 1, … up to the largest label.
+
+    Some may be unused, but there cannot be more classes than images.
+    """
     largest, samples = max(int(file.y.max()) for file in files), sum(len(file.y) for file in files)
     if largest >= samples:
         path = next(file.path for file in files if file.y.max() == largest)
@@ -229,7 +232,7 @@ def _source(files: list[_File], first_label: int) -> Source:
 
 
 def _encoded(files: list[_File], rows: np.ndarray) -> Iterator[tuple[str, bytes]]:
-    """(name for errors, bytes) of the rows, counted over all files; few of them are in memory at a time."""
+    """Yield (name for errors, bytes) of the rows, counted over all files; few of them are in memory at a time."""
     start = 0
     for file in files:
         mine = rows[(rows >= start) & (rows < start + len(file.y))] - start
@@ -258,7 +261,7 @@ def _encoded_in(file: _File, rows: np.ndarray) -> Iterator[tuple[str, bytes]]:
 
 
 def _image(path: Path, values: pa.Array, index: int, row: int) -> bytes:
-    """The bytes of one image, unless they are missing or too many."""
+    """Return the bytes of one image, unless they are missing or too many."""
     value = _guarded(path, lambda: values[int(index)])
     if pa.types.is_dictionary(values.type):
         value = value.value if hasattr(value, "value") else value

@@ -1,4 +1,4 @@
-"""`shapes`: figures on cluttered backgrounds, drawn with NumPy, so that raysim runs without a download.
+"""The dataset `shapes`: figures on cluttered backgrounds, drawn with NumPy, so that raysim runs without a download.
 
 32x32 RGB, ten classes, as many images as asked for. They are drawn in blocks of 1,000, each with exactly 100 images of
 every class in random order. A block depends only on (seed, split, number of the block), so the first images are the
@@ -61,7 +61,7 @@ def _triangle(u: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def _star(u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Two reflections map all five points onto one, whose edge is straight."""
+    """Return the outline of a star: two reflections map all five points onto one, whose edge is straight."""
     u = np.abs(u)
     for across, down in ((0.809017, 0.587785), (-0.809017, 0.587785)):
         beyond = 2 * np.maximum(across * u + down * v, 0)
@@ -104,7 +104,7 @@ CLASS_NAMES = tuple(FIGURES)
 
 
 class Shapes(Loader):
-    """The dataset that is built in: as many images as asked for."""
+    """A loader of the built-in dataset: as many images as asked for."""
 
     turn = 0
 
@@ -126,7 +126,7 @@ class Shapes(Loader):
 
 
 def generate(split: str, count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """The first `count` images of a split: uint8 [count, 3, 32, 32], and their labels, int64 [count].
+    """Return the first `count` images of a split, uint8 [count, 3, 32, 32], and their labels, int64 [count].
 
     >>> x, y = generate("train", 20)
     >>> bool((generate("train", 1_020)[0][:20] == x).all())
@@ -140,7 +140,7 @@ def generate(split: str, count: int, seed: int = 0) -> tuple[np.ndarray, np.ndar
 
 
 def _draw_block(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """The images and labels of a block, drawn class by class: a hundred images fit into the processor's cache."""
+    """Draw the images and labels of a block class by class: a hundred images fit into the processor's cache."""
     y = rng.permutation(np.repeat(np.arange(len(FIGURES)), BLOCK // len(FIGURES)))
     x = np.empty((BLOCK, 3, SIZE, SIZE), np.uint8)
     for label, figure in enumerate(FIGURES.values()):
@@ -150,7 +150,7 @@ def _draw_block(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _draw(rng: np.random.Generator, figure: Figure, n: int) -> np.ndarray:
-    """n images of one class, uint8 [n, 3, 32, 32]."""
+    """Draw n images of one class, uint8 [n, 3, 32, 32]."""
 
     def uniform(low: float, high: float) -> np.ndarray:
         return low + (high - low) * rng.random((n, 1, 1), dtype=np.float32)
@@ -192,7 +192,7 @@ def _draw(rng: np.random.Generator, figure: Figure, n: int) -> np.ndarray:
 
 
 def _bytes(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Random uint8 values. Half of the time goes into the noise, and this is four times as fast as `rng.bytes`."""
+    """Draw uint8 values. Half of the time goes into the noise, and this is four times as fast as `rng.bytes`."""
     count = int(np.prod(shape))
     return rng.bit_generator.random_raw(-(-count // 8)).astype("<u8", copy=False).view(np.uint8)[:count].reshape(shape)
 

@@ -20,7 +20,7 @@ __all__ = ["Partition", "Partitioner", "describe", "from_settings", "names", "ow
 
 @cache
 def names() -> tuple[str, ...]:
-    """Every partition: first those without settings, then the others, each by name.
+    """Return the names of all partitions: first those without settings, then the others, each by name.
 
     >>> names()[:3]
     ('iid', 'classes', 'dirichlet')
@@ -30,19 +30,19 @@ def names() -> tuple[str, ...]:
 
 
 def partition_class(name: str) -> type[Partitioner]:
-    """The Partitioner of this name."""
+    """Return the Partitioner of this name."""
     if name not in names():
         raise InputError(f"partition: unknown kind {name!r}; choose one of {', '.join(names())}")
     return _class(name)
 
 
 def describe(name: str) -> str:
-    """One line about a partition: the first of its docstring."""
+    """Return one line about a partition: the first of its docstring."""
     return (partition_class(name).__doc__ or "").strip().splitlines()[0]
 
 
 def own_settings() -> dict[str, Field[Any]]:
-    """The settings of all partitions by name, as fields to be declared again."""
+    """Return the settings of all partitions by name, as fields to be declared again."""
     found: dict[str, Field[Any]] = {}
     for name in names():
         for key, field in setting_fields(_class(name)).items():
@@ -52,7 +52,7 @@ def own_settings() -> dict[str, Field[Any]]:
 
 
 def from_settings(settings: Mapping[str, object], name: str | None = None) -> Partitioner:
-    """The partition that a run's settings choose, or the one of this name, with its own settings among them.
+    """Return the partition that a run's settings choose, or the one of this name, with its own settings among them.
 
     A setting that is missing has its default, so that the recorded settings of an older run can be given.
 
@@ -69,12 +69,12 @@ def from_settings(settings: Mapping[str, object], name: str | None = None) -> Pa
 
 
 def short_forms() -> list[str]:
-    """An example of every partition's short form, as `--partitions` takes it."""
+    """Return an example of every partition's short form, as `--partitions` takes it."""
     return [f"{name}:{_class(name).example}".rstrip(":") for name in names()]
 
 
 def parse(text: str) -> tuple[str, dict[str, object]]:
-    """A partition in its short form: its label in tables, and the settings it stands for.
+    """Return the label that a short form has in tables, and the settings it stands for.
 
     >>> parse("classes:2")
     ('classes 2', {'partition': 'classes', 'classes_per_client': '2'})

@@ -1,4 +1,4 @@
-"""What every partition has in common, and the record of who owns which sample.
+"""The interface of partitions, and the record of who owns which sample.
 
 A partition is one file in this folder with one `Partitioner`: a frozen dataclass whose settings are its fields and
 whose method `owners` deals the samples. Its settings are flags of every run, without a prefix.
@@ -30,17 +30,17 @@ class Partition:
 
     @property
     def sizes(self) -> np.ndarray:
-        """Samples per client, int64 [clients]."""
+        """Return the number of samples of each client, int64 [clients]."""
         return np.diff(self.offsets)
 
     def indices(self, client: int) -> np.ndarray:
-        """The samples of one client, as indices into the training split."""
+        """Return the samples of one client, as indices into the training split."""
         if not 0 <= client < self.clients:
             raise IndexError(f"client {client} of {self.clients}")
         return self.order[self.offsets[client] : self.offsets[client + 1]]
 
     def counts(self, labels: ArrayLike, classes: int) -> np.ndarray:
-        """Samples per client and class, int64 [clients, classes]."""
+        """Return the number of samples by client and class, int64 [clients, classes]."""
         owner = np.repeat(np.arange(self.clients), self.sizes)
         cell = owner * classes + np.asarray(labels)[self.order]
         return np.bincount(cell, minlength=self.clients * classes).reshape(self.clients, classes)
@@ -48,7 +48,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class Partitioner(ABC):
-    """Deals the samples of the training split to the clients. Its name is that of its file."""
+    """A way to deal the samples of the training split to the clients. Its name is that of its file."""
 
     example: ClassVar[str] = ""  # a value for the short form: '2' in `classes:2`; empty if it has no settings
 
@@ -60,7 +60,7 @@ class Partitioner(ABC):
     def owners(
         self, members: list[np.ndarray], clients: int, rng: np.random.Generator
     ) -> tuple[np.ndarray, tuple[str, ...]]:
-        """The client that owns each sample, int64 [samples], and notes for the user.
+        """Return the client that owns each sample, int64 [samples], and notes for the user.
 
         `members` has the samples of every class as shuffled indices. Every client must own a sample; a sample that
         nobody owns has owner -1.
@@ -80,24 +80,24 @@ class Partitioner(ABC):
         """
 
     def label(self) -> str:
-        """Its name and its first setting as in tables and in the keys of the papers' figures: `dirichlet 0.1`."""
+        """Return the name and the first setting as in tables and keys of the papers' figures: `dirichlet 0.1`."""
         first = list(as_dict(self).values())[:1]
         values = (f"{value:g}" if isinstance(value, float) else str(value) for value in first)
         return " ".join([self.name, *values])
 
     def words(self) -> str:
-        """The same in words, for reports."""
+        """Return the label in words, for reports."""
         return self.label()
 
     @classmethod
     def parse(cls, value: str) -> dict[str, object] | None:
-        """The settings meant by what follows the colon in `classes:2`: the first one; None if it cannot be read."""
+        """Return the settings that the text behind the colon in `classes:2` means; None if it cannot be read."""
         first = list(setting_fields(cls))[:1]
         return None if bool(value) != bool(first) else dict.fromkeys(first, value)
 
     @property
     def needs_column(self) -> str | None:
-        """The column of the data that says whose each sample is, if this partition asks for one."""
+        """Return the column of the data that says whose each sample is, if this partition asks for one."""
         return None
 
     def deal(
@@ -123,7 +123,7 @@ class Partitioner(ABC):
 
 
 def partition_of(owner: np.ndarray, clients: int, notes: tuple[str, ...]) -> Partition:
-    """The partition that has these owners; -1 is nobody."""
+    """Return the partition that has these owners; -1 is nobody."""
     # A stable sort by owner leaves each client's samples in ascending order; those of nobody (-1) come first.
     sizes = np.bincount(owner + 1, minlength=clients + 1)
     order = np.argsort(owner, kind="stable")[sizes[0] :]
@@ -132,7 +132,7 @@ def partition_of(owner: np.ndarray, clients: int, notes: tuple[str, ...]) -> Par
 
 
 def _shuffled_members(labels: np.ndarray, classes: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """The samples of each class, shuffled."""
+    """Return the samples of each class, shuffled."""
     shuffled = rng.permutation(len(labels))
     grouped = shuffled[np.argsort(labels[shuffled], kind="stable")]
     return np.split(grouped, np.cumsum(np.bincount(labels, minlength=classes))[:-1])

@@ -43,7 +43,7 @@ class Classes(Partitioner):
 
 
 def _shards(members: list[np.ndarray], wanted: int, rng: np.random.Generator) -> np.ndarray:
-    """The number of shards of every class, [classes]: `wanted` in all, and as even as possible."""
+    """Return the number of shards of every class, [classes]: `wanted` in all, and as even as possible."""
     classes = len(members)
     each, extra = divmod(wanted, classes)
     shards = np.full(classes, each)
@@ -58,7 +58,7 @@ def _shards(members: list[np.ndarray], wanted: int, rng: np.random.Generator) ->
 
 
 def _deal(shards: np.ndarray, clients: int, per_client: int, rng: np.random.Generator) -> np.ndarray:
-    """The classes of each client, [clients, per_client], each class at most once per client.
+    """Return the classes of each client, [clients, per_client], each class at most once per client.
 
     First the shards are laid out class after class, one client after the other: a class has at most as many shards as
     there are clients, so no client gets it twice. Then clients are paired at random and each pair exchanges one class

@@ -57,7 +57,7 @@ class Dirichlet(Partitioner):
         return f"Dirichlet {self.beta:g}{fewest}"
 
     def _with_quota(self, members: list[np.ndarray], clients: int, rng: np.random.Generator) -> np.ndarray:
-        """The rule of NIID-Bench, FedPA's and FedDPMS's code: the whole draw is repeated until everyone has enough.
+        """Draw by the rule of NIID-Bench, FedPA's and FedDPMS's code, which repeats the draw until everyone has enough.
 
         A client that has its even share of all samples (or `quota` times as many) gets none of the classes that follow.
         """
@@ -80,7 +80,7 @@ class Dirichlet(Partitioner):
         )
 
     def _ends(self, sizes: list[int], clients: int, rng: np.random.Generator) -> np.ndarray:
-        """One draw: where each client's samples end in every class of these sizes, [classes, clients]."""
+        """Draw where each client's samples end in every class of these sizes, [classes, clients]."""
         held, ends = np.zeros(clients, dtype=np.int64), []
         for size in sizes:
             wanting = held < self.quota * sum(sizes) / clients
@@ -94,7 +94,7 @@ class Dirichlet(Partitioner):
 
 
 def _log_gammas(clients: int, beta: float, rng: np.random.Generator) -> np.ndarray:
-    """The logarithms of one Gamma(β) draw per client.
+    """Draw the logarithm of a Gamma(β) number for each client.
 
     The draws themselves underflow to 0 for small β, and if all of them do, their shares are 0/0 (NumPy's own dirichlet
     has the same problem). So their logarithms are drawn: Gamma(β) = Gamma(β + 1) · U^(1/β).
@@ -104,7 +104,7 @@ def _log_gammas(clients: int, beta: float, rng: np.random.Generator) -> np.ndarr
 
 
 def _shares(logs: np.ndarray) -> np.ndarray:
-    """Shares that add up to 1, from the logarithms of Gamma draws: one draw from a Dirichlet distribution."""
+    """Return shares that add up to 1, from the logarithms of Gamma draws: one draw from a Dirichlet distribution."""
     shares = np.exp(logs - logs.max())
     return shares / shares.sum()
 

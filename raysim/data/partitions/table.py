@@ -36,7 +36,7 @@ MAX_BYTES = 256 * 2**20  # of a CSV file: ten million clients with ten classes
 
 @dataclass(frozen=True)
 class Table(Partitioner):
-    """Exactly as many samples per client and class as a table says."""
+    """Exactly as many samples for each client and class as a table says."""
 
     example: ClassVar[str] = "FILE"
 
@@ -99,7 +99,7 @@ def read_table(source: str | Path | ArrayLike) -> np.ndarray:
 
 
 def _rows(path: Path) -> list[np.ndarray]:
-    """The rows of a CSV file of integers, all of one length; empty lines are skipped."""
+    """Return the rows of a CSV file of integers, all of one length; empty lines are skipped."""
     rows: list[np.ndarray] = []
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file)
@@ -118,7 +118,7 @@ def _rows(path: Path) -> list[np.ndarray]:
 
 
 def _checked(values: ArrayLike, where: str) -> np.ndarray:
-    """The table as int64 [clients, classes], or an InputError that says what is wrong with it."""
+    """Return the table as int64 [clients, classes], or raise an InputError that says what is wrong with it."""
     try:
         table = np.asarray(values)
     except ValueError:  # rows of different lengths
