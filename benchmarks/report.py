@@ -10,13 +10,14 @@ from pathlib import Path
 
 import psutil
 
+from raysim.tables import Table
+
 TITLE = "# Benchmarks\n\nWritten by the programs in `benchmarks/`, a section each; every one says how it is run.\n"
 
 
 def table(head: list[str], rows: list[list[object]]) -> str:
     """A table in Markdown."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in lines)
+    return Table(head, [list(map(str, cells)) for cells in rows]).markdown()
 
 
 def spread(values: list[float], digits: int = 3) -> str:

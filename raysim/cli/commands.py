@@ -270,21 +270,22 @@ def report(words: Words) -> None:
 
 
 def show(words: Words) -> None:
-    """`raysim show RUN_DIR… [--sort BY] [--top N] [--json | --csv | --latex]`: one line per run.
+    """`raysim show RUN_DIR… [--sort BY] [--top N] [--json | --csv | --markdown | --latex]`: one line per run.
 
     A folder stands for the runs in it. A line has the settings in which the runs differ, the final, the best and the
     last quarter's mean accuracy, and the time. --sort takes final (which comes first without it), best, late, seconds,
     run, or a setting in which the runs differ. --top 5 shows the first five.
     """
     from raysim.observe import listing
+    from raysim.tables import FORMATS, Table
 
-    paths, flags = _with_flags("show", words, ("sort", "top"), tuple(listing.FORMATS))
-    chosen = [name for name in listing.FORMATS if name in flags]
+    paths, flags = _with_flags("show", words, ("sort", "top"), tuple(FORMATS))
+    chosen = [name for name in FORMATS if name in flags]
     if len(chosen) > 1:
         raise InputError(f"show: give --{chosen[0]} or --{chosen[1]}, not both")
     top = _count("show", "top", flags["top"]) if "top" in flags else None
     found = listing.lines(paths or ["runs"], flags.get("sort", "final"), top)
-    sys.stdout.write(f"{(listing.FORMATS[chosen[0]] if chosen else listing.as_text)(found)}\n")
+    sys.stdout.write(f"{(FORMATS[chosen[0]] if chosen else Table.text)(listing.table(found))}\n")
 
 
 def features(words: Words) -> None:

@@ -1,7 +1,5 @@
 """The table of a grid: mean and standard deviation over the seeds of each row, beside the papers' figures."""
 
-import csv
-import io
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -11,10 +9,10 @@ from raysim import papers
 from raysim.experiments.grid import Grid, PlannedRun
 from raysim.storage.files import to_json, write_atomically
 from raysim.storage.formats import read_summary
+from raysim.tables import NONE, Table
 
 Summary = dict[str, Any]  # summary.json
 Row = dict[str, Any]  # of table.json
-NONE = "–"  # in a cell without a figure
 
 
 @dataclass(frozen=True)
@@ -111,9 +109,10 @@ def write_table(grid: Grid, failed: Mapping[PlannedRun, str]) -> str:
     """
     rows = _rows(grid)
     content = {"rows": rows, "failed": {run.title: error for run, error in failed.items()}}
-    markdown = _markdown(rows, failed)
+    table = _table(rows)
+    markdown = f"{table.markdown()}\n{_notes(rows, failed)}"
     write_atomically(grid.folder / "table.md", markdown.encode())
-    write_atomically(grid.folder / "table.csv", _csv(rows).encode())
+    write_atomically(grid.folder / "table.csv", f"{table.csv()}\n".encode())
     write_atomically(grid.folder / "table.json", to_json(content))
     return markdown
 
@@ -182,9 +181,9 @@ def _differences(row: Row) -> str:
     return "; ".join(f"{spread['mean'] - paper:+.2f}" for spread, paper in ours if spread) or NONE
 
 
-def _markdown(rows: list[Row], failed: Mapping[PlannedRun, str]) -> str:
-    """The table in Markdown, without columns that are empty in every row."""
-    headings, cells = ["run", "seeds"], [[row["row"], " ".join(map(str, row["seeds"])) or NONE] for row in rows]
+def _table(rows: list[Row]) -> Table:
+    """Return the rows as a table: for people without columns that are empty in every row, for programs with all."""
+    heads, cells = ["run", "seeds"], [[row["row"], " ".join(map(str, row["seeds"])) or NONE] for row in rows]
     for column in (column for column in COLUMNS if column.printed):
         wanted = [(column.heading, [_shown(row[column.key], column.digits) for row in rows])]
         if column.key in PAPER_AFTER:
@@ -194,27 +193,25 @@ def _markdown(rows: list[Row], failed: Mapping[PlannedRun, str]) -> str:
                 wanted.append(("difference", list(map(_differences, rows))))
         for heading, texts in wanted:
             if any(text != NONE for text in texts):
-                headings.append(heading)
+                heads.append(heading)
                 for line, text in zip(cells, texts, strict=True):
                     line.append(text)
-    lines = [headings, ["---"] * len(headings), *cells]
-    text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    text += "\nMean ± sample standard deviation over the seeds. Seconds are of runs that shared the machine.\n"
+    return Table(heads, cells, list(map(_record, rows)), texts=2)
+
+
+def _record(row: Row) -> dict[str, Any]:
+    """Return a row of table.csv."""
+    record = {key: row[key] for key in ("row", "dataset", "partition", "method")}
+    record["seeds"] = " ".join(map(str, row["seeds"]))
+    for column in COLUMNS:
+        record |= {f"{column.key}_{what}": (row[column.key] or {}).get(what) for what in ("mean", "std")}
+    reported = {"paper": _reported(row, "accuracy"), "difference": _differences(row)}
+    return record | {key: text.replace(NONE, "") for key, text in reported.items()}
+
+
+def _notes(rows: list[Row], failed: Mapping[PlannedRun, str]) -> str:
+    """Return what is said below the table."""
+    text = "\nMean ± sample standard deviation over the seeds. Seconds are of runs that shared the machine.\n"
     if any(row["feature_fd"] for row in rows):
         text += "Feature FD and coverage are by the features of each run's own model, not Inception's (FID).\n"
-    for run, error in failed.items():
-        text += f"\nFailed: {run.title}: {error}\n"
-    return text
-
-
-def _csv(rows: list[Row]) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    figures = [f"{column.key}_{what}" for column in COLUMNS for what in ("mean", "std")]
-    writer.writerow(["row", "dataset", "partition", "method", "seeds", *figures, "paper", "difference"])
-    for row in rows:
-        values = [(row[c.key] or {}).get(what, "") for c in COLUMNS for what in ("mean", "std")]
-        own = [row["row"], row["dataset"], row["partition"], row["method"], " ".join(map(str, row["seeds"]))]
-        papers_own = (text.replace(NONE, "") for text in (_reported(row, "accuracy"), _differences(row)))
-        writer.writerow([*own, *("" if v is None else v for v in values), *papers_own])
-    return out.getvalue()
+    return text + "".join(f"\nFailed: {run.title}: {error}\n" for run, error in failed.items())

@@ -1,9 +1,6 @@
 """`raysim show`: one line per run, with the settings in which the runs differ and how accurate they became."""
 
-import csv
-import io
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +13,7 @@ from raysim.observe.progress import duration
 from raysim.observe.report.page import text_of
 from raysim.settings import nearest
 from raysim.storage.run_reader import Run, find_runs, read_run
+from raysim.tables import NONE, Table
 
 ALWAYS = ("method", "dataset")  # what is told of runs that do not differ in anything
 FIGURES = {"final": "final %", "best": "best %", "late": "last quarter %", "seconds": "time"}
@@ -45,7 +43,7 @@ class Line:
     def cells(self) -> list[str]:
         """The line as people read it."""
         rounds = f"{self.rounds:,}" if self.finished else f"{self.rounds:,} of {self.of_rounds:,}"
-        accuracies = ["–" if value is None else f"{100 * value:.2f}" for value in (self.final, self.best, self.late)]
+        accuracies = [NONE if value is None else f"{100 * value:.2f}" for value in (self.final, self.best, self.late)]
         settings = [text_of(value) for value in self.settings.values()]
         return [self.run, *settings, rounds, *accuracies, duration(self.seconds)]
 
@@ -105,52 +103,8 @@ def _order(sort: str, varied: list[str]) -> Callable[[Line], Any]:
     return by_setting
 
 
-# -- as text -----------------------------------------------------------------------------------------------------------
-
-
-def _heads(found: list[Line]) -> list[str]:
-    return ["run", *found[0].settings, "rounds", *FIGURES.values()]
-
-
-def as_text(found: list[Line]) -> str:
-    """Aligned columns: texts to the left, figures to the right."""
-    rows = [_heads(found), *(line.cells() for line in found)]
-    texts = len(rows[0]) - len(FIGURES) - 1
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    aligned = (
-        [cell.ljust(width) if i < texts else cell.rjust(width) for i, (cell, width) in enumerate(pairs)]
-        for pairs in (zip(row, widths, strict=True) for row in rows)
-    )
-    return "\n".join("  ".join(cells).rstrip() for cells in aligned)
-
-
-def as_json(found: list[Line]) -> str:
-    """A list of objects."""
-    return json.dumps([line.plain() for line in found], indent=1)
-
-
-def as_csv(found: list[Line]) -> str:
-    """A line of names, then a line per run."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(found[0].plain()), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({k: "" if v is None else v for k, v in line.plain().items()} for line in found)
-    return out.getvalue().rstrip("\n")
-
-
-def as_latex(found: list[Line]) -> str:
-    """A tabular environment that needs no package."""
-    rows = [_heads(found), *(line.cells() for line in found)]
-    columns = "l" * (len(rows[0]) - len(FIGURES) - 1) + "r" * (len(FIGURES) + 1)
-    body = [f"{' & '.join(map(_escaped, row))} \\\\" for row in rows]
-    return "\n".join([f"\\begin{{tabular}}{{{columns}}}", body[0], "\\hline", *body[1:], "\\end{tabular}"])
-
-
-_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--"}
-
-
-def _escaped(text: str) -> str:
-    return re.sub(r"[\\~^–&%$#_{}]", lambda found: _LATEX.get(found[0], f"\\{found[0]}"), text)
-
-
-FORMATS: dict[str, Callable[[list[Line]], str]] = {"json": as_json, "csv": as_csv, "latex": as_latex}
+def table(found: list[Line]) -> Table:
+    """Return the lines as a table, with the figures on the right."""
+    heads = ["run", *found[0].settings, "rounds", *FIGURES.values()]
+    texts = len(found[0].settings) + 1
+    return Table(heads, [line.cells() for line in found], [line.plain() for line in found], texts)

@@ -157,6 +157,9 @@ def test_show_can_be_sorted_cut_and_read_by_programs(several, capsys):
     assert latex[2:3] == [r"\hline"]
     assert latex[-1] == r"\end{tabular}"
     assert all(line.count("&") == 7 and line.endswith(r" \\") for line in latex[3:-1])
+    markdown = listing("show", several, "--markdown", "--sort", "run", capsys=capsys).splitlines()
+    assert markdown[0] == "| run | method | seed | rounds | final % | best % | last quarter % | time |"
+    assert [line.split(" | ")[:3] for line in markdown[2:3]] == [[f"| {several / 'a'}", "fedavg", "0"]]
     alone = listing("show", several / "a", capsys=capsys)
     assert "fedavg  shapes" in alone
     assert main(["show", str(several), "--sort", "beta"]) == 2
