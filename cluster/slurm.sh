@@ -15,28 +15,36 @@ cd "$SLURM_SUBMIT_DIR" # Slurm runs a copy of this file from elsewhere
 [ ! -x .venv/bin/ray ] || export PATH="$PWD/.venv/bin:$PATH" # jobs get the PATH Ray was started with
 
 state=$(TMPDIR=/tmp private_directory) # on this node's own disk
-node="" others="" token=""
+others="" token=""
 stop() {
     trap - EXIT INT TERM
-    for pid in $others $node; do
-        if kill -TERM "$pid" 2>/dev/null; then wait "$pid" || true; fi # ends its own Ray only
-    done
+    if [ -n "$others" ] && kill -TERM "$others" 2>/dev/null; then wait "$others" || true; fi
+    let_go_of_ports
+    end_nodes 20 "RAYSIM_OWNER=$state" "$state"/node*.pid # its own Ray only
     rm -rf "$state" ${token:+"$token"}
 }
 trap stop EXIT
 trap 'stop; exit 130' INT TERM
 
-start_node() { # OPTIONS OF ray start
-    ray start --block --temp-dir "$state/r" --disable-usage-stats --num-cpus "$SLURM_CPUS_ON_NODE" \
-        --num-gpus "${SLURM_GPUS_ON_NODE:-0}" --min-worker-port 0 --max-worker-port 0 "$@" >"$state/node.log" 2>&1 &
-    node=$!
+address="" # of the head; none where this is its node
+launch() { # NUMBER
+    local node=(--num-cpus "$SLURM_CPUS_ON_NODE" --num-gpus "${SLURM_GPUS_ON_NODE:-0}")
+    if [ -n "$address" ]; then
+        launch_node "$1" "${node[@]}" --address "$address"
+    else
+        launch_node "$1" "${node[@]}" --head --dashboard-host 127.0.0.1
+        export RAY_API_SERVER_ADDRESS="http://127.0.0.1:$dashboard"
+    fi
 }
 
 if [ "${1:-}" = --join ]; then # what this file does on the other nodes
-    read -r agent < <(free_ports 1)
-    start_node --address "$2" --dashboard-agent-listen-port "$agent"
-    wait "$node" || { cat "$state/node.log" >&2; exit 1; }
-    exit
+    address=$2
+    launch 1
+    bring_up 1
+    let_go_of_ports
+    while is_ours "$(cat "$state/node1.pid")"; do sleep 1; done
+    cat "$state/node1.log" >&2
+    exit 1
 fi
 
 [ $# -gt 0 ] || die 2 "which job? sbatch cluster/slurm.sh jobs/hfmds_100clients.py"
@@ -44,13 +52,11 @@ mkdir -p -m 700 "$HOME/.raysim"
 refuse_unless_ours "$HOME/.raysim"
 token="$HOME/.raysim/token-$SLURM_JOB_ID" # where the other nodes can read it, too
 use_new_token "$token"
-read -r gcs dashboard agent client < <(free_ports 4)
-address="$(python -c 'import ray; print(ray.util.get_node_ip_address())'):$gcs"
-export RAY_API_SERVER_ADDRESS="http://127.0.0.1:$dashboard"
-start_node --head --port "$gcs" --dashboard-host 127.0.0.1 --dashboard-port "$dashboard" \
-    --dashboard-agent-listen-port "$agent" --ray-client-server-port "$client"
-wait_for_jobs "$node" "$state/node.log"
+launch 1
+bring_up 1 jobs
+let_go_of_ports
 if [ "$SLURM_NNODES" -gt 1 ]; then
+    address="$(python -c 'import ray; print(ray.util.get_node_ip_address())'):$gcs"
     srun --nodes=$((SLURM_NNODES - 1)) --ntasks=$((SLURM_NNODES - 1)) --ntasks-per-node=1 \
         --cpus-per-task="$SLURM_CPUS_ON_NODE" --exclude="$SLURMD_NODENAME" bash cluster/slurm.sh --join "$address" &
     others=$!

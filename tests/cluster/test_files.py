@@ -76,12 +76,18 @@ def test_scripts_parse_use_only_flags_ray_has_and_never_stop_everybodys_ray(path
         subprocess.run(["shellcheck", "-x", path], check=True, cwd=CLUSTER.parent)
     text = re.sub(r"^\s*#.*$", "", path.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
     assert "ray stop" not in text
+    if path.name == "common.sh":  # every port that Ray would choose by itself, and no other
+        named = " ".join(re.findall(r"_ports\+?=\(([^)]*)\)", text)).split()
+        flags = {f"--{name}" for name in named if not name.isupper()}
+        rays = {flag for flag in RAY_FLAGS if flag.endswith("-port") or flag == "--port"}
+        assert flags == rays - {"--min-worker-port", "--max-worker-port"}  # 0
+    elif path.name != "mps.sh":  # which is run before Ray
+        assert "launch_node" in text
     if path.name == "common.sh":
         return
     assert os.access(path, os.X_OK)
     assert "set -euo pipefail" in text
-    commands = [line for line in text.splitlines() if re.search(r"\bray start |\bstart_node (?!\()", line)]
-    assert commands or path.name == "mps.sh"  # which is run before Ray
+    commands = [line for line in text.splitlines() if re.search(r"\bray start |\blaunch_node |\blocal node=", line)]
     for command in commands:
         assert set(re.findall(r"(--[a-z-]+)", command)) <= RAY_FLAGS, command
 

@@ -14,9 +14,8 @@ import grpc
 import psutil
 import pytest
 
-ROOT = Path(__file__).parents[2]
-ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("RAY")}
-ENVIRONMENT["PATH"] = f"{Path(sys.executable).parent}:{ENVIRONMENT['PATH']}"
+from tests.cluster.local_cluster import ENVIRONMENT, ROOT, call, cluster, owned
+
 SMALL = [
     "--train-size", "120", "--test-size", "40", "--clients", "12", "--active", "6", "--rounds", "2", "--tsne", "0",
     "--hfmds.every", "2", "--hfmds.steps", "3", "--fedpa.gen-steps", "5",
@@ -27,24 +26,6 @@ SERVICES = {
     "NodeInfoGcsService/GetAllNodeInfo", "ObjectManagerService/Pull", "NodeManagerService/GetNodeStats",
     "CoreWorkerService/GetCoreWorkerStats", "RayletDriver/ClusterInfo", "LogService/ListLogs",
 }  # fmt: skip
-
-
-def call(*words: str, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        words, cwd=ROOT, env=ENVIRONMENT | environment, capture_output=True, text=True, check=False
-    )  # fmt: skip
-
-
-def owned(state: Path) -> list[psutil.Process]:
-    """The processes that were started for this cluster, whatever they call themselves."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("RAYSIM_OWNER") == str(state) or f"{state}/ray" in " ".join(process.cmdline()):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
 
 
 def listening(state: Path) -> list:
@@ -65,14 +46,15 @@ def state():
 
 
 @pytest.fixture(scope="module")
-def local(state):
+def nodes(state):
+    with cluster(state, "--nodes", "3", "--gpus", "2") as started:
+        yield started
+
+
+@pytest.fixture
+def local(nodes):
     """The cluster, as the variables it says to export."""
-    done = call("cluster/local.sh", "start", "--nodes", "3", "--gpus", "2", RAYSIM_CLUSTER=str(state))
-    assert done.returncode == 0, done.stdout + done.stderr
-    exports = [line for line in done.stdout.splitlines() if not line.startswith("#")]
-    assert all(line.startswith("export ") for line in exports)  # made for eval
-    yield dict(re.findall(r"(\w+)=(\S+)", " ".join(exports)))
-    call("cluster/local.sh", "stop", RAYSIM_CLUSTER=str(state))
+    return nodes.needed()
 
 
 def hashes(run: Path) -> list[str]:

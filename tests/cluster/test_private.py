@@ -13,7 +13,7 @@ import pytest
 
 from raysim.engine.ray_runner import private_folder
 from raysim.errors import InputError
-from tests.cluster.test_local import ENVIRONMENT, ROOT, call
+from tests.cluster.local_cluster import ENVIRONMENT, ROOT, call
 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 

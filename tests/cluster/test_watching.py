@@ -18,9 +18,11 @@ from urllib.request import Request, urlopen
 import psutil
 import pytest
 
+from cluster import ports
 from raysim.observe.ray_metrics import COUNTERS, GAUGES
 from tests.browser import Browser, needs_chromium
-from tests.cluster.test_local import ROOT, call, owned, state  # noqa: F401 - state is a fixture
+from tests.cluster.local_cluster import ROOT, call, cluster, owned
+from tests.cluster.test_local import state  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.slow
 DOCS = ROOT / "docs"
@@ -33,29 +35,39 @@ JOB = [
 
 
 @pytest.fixture(scope="module")
-def running(state):  # noqa: F811
-    """A cluster of one node with two logical GPUs, and a job on it; its variables."""
+def watched(state):  # noqa: F811
+    """A cluster of one node with two logical GPUs, and a job on it that has done some rounds."""
     folder = state.parent / "runs"  # gone with it
-    done = call("cluster/local.sh", "start", "--nodes", "1", "--gpus", "2", "--cpus", "2", RAYSIM_CLUSTER=str(state))
-    try:
-        assert done.returncode == 0, done.stdout + done.stderr
-        cluster = dict(re.findall(r"(\w+)=(\S+)", done.stdout))
-        (folder / "fuses").mkdir(parents=True)
-        (folder / "fuses" / "1").touch()
-        where = ["--doomed.fuses", str(folder / "fuses"), "--out", str(folder / "watched-run")]
-        submit = ["ray", "job", "submit", "--no-wait", "--", "jobs/fedavg_100clients.py"]
-        done = call(*submit, *JOB, *where, **cluster)
-        assert done.returncode == 0, done.stdout + done.stderr
-        lines = folder / "watched-run" / "metrics.jsonl"
-        until = time.monotonic() + ROUND_SECONDS
-        while not lines.exists() or len(lines.read_text().splitlines()) < 4:
-            job = submitted(cluster)
-            assert job["status"] in ("PENDING", "RUNNING"), job["message"]
-            assert time.monotonic() < until, job
-            time.sleep(1)
-        yield cluster | {"folder": str(folder)}
-    finally:
-        call("cluster/local.sh", "stop", RAYSIM_CLUSTER=str(state))
+    with cluster(state, "--nodes", "1", "--gpus", "2", "--cpus", "2") as started:
+        if not started.problem:
+            started.problem = start_job(started.variables, folder)
+            started.variables["folder"] = str(folder)
+        yield started
+
+
+def start_job(variables: dict[str, str], folder: Path) -> str:
+    """Start the job and wait for its rounds; what went wrong, if anything did."""
+    (folder / "fuses").mkdir(parents=True)
+    (folder / "fuses" / "1").touch()
+    where = ["--doomed.fuses", str(folder / "fuses"), "--out", str(folder / "watched-run")]
+    submit = ["ray", "job", "submit", "--no-wait", "--", "jobs/fedavg_100clients.py"]
+    done = call(*submit, *JOB, *where, **variables)
+    if done.returncode != 0:
+        return f"its job was not submitted: {done.stderr}"
+    lines = folder / "watched-run" / "metrics.jsonl"
+    until = time.monotonic() + ROUND_SECONDS
+    while not lines.exists() or len(lines.read_text().splitlines()) < 4:
+        job = submitted(variables)
+        if job["status"] not in ("PENDING", "RUNNING") or time.monotonic() > until:
+            return f"its job does no rounds: {job['status']}, {job['message']}"
+        time.sleep(1)
+    return ""
+
+
+@pytest.fixture
+def running(watched):
+    """The cluster's variables, and the folder of the job's run."""
+    return watched.needed()
 
 
 def ask(running: dict[str, str], path: str) -> dict | list:
@@ -87,7 +99,6 @@ def test_prometheus_answers_for_every_metric(running, state, tmp_path):  # noqa:
     config = (ROOT / "cluster" / "monitoring" / "prometheus.yml").read_text()
     discovery = f"{state}/ray1/prom_metrics_service_discovery.json"
     (tmp_path / "prometheus.yml").write_text(config.replace("/tmp/ray/prom_metrics_service_discovery.json", discovery))
-    port = call("bash", "-c", ". cluster/common.sh; free_ports 1").stdout.strip()
     command = ["prometheus", f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data"]
 
     def query(metric: str) -> list[dict]:
@@ -98,7 +109,10 @@ def test_prometheus_answers_for_every_metric(running, state, tmp_path):  # noqa:
         except OSError:  # not up yet
             return []
 
-    with subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{port}"], stderr=subprocess.DEVNULL) as server:
+    with (
+        ports.free(1) as (port,),
+        subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{port}"], stderr=subprocess.DEVNULL) as server,
+    ):
         try:
             missing = {*GAUGES, *COUNTERS}
             until = time.monotonic() + 120
@@ -197,8 +211,8 @@ def test_no_port_is_open_to_others_but_those_of_ray_that_the_documentation_lists
     host = next(c.laddr.ip for p in owned(state) for c in p.net_connections() if c.laddr and "." in c.laddr.ip
                 and c.laddr.ip not in ("0.0.0.0", *own) and ":" not in c.laddr.ip)  # fmt: skip
     answers, refused = {}, set()
-    for kind, ports in open_to_others.items():
-        for port in ports:
+    for kind, found in open_to_others.items():
+        for port in found:
             try:
                 with urlopen(f"http://{host}:{port}/api/jobs/", timeout=10) as answer:
                     answers[kind, port] = answer.read(200).decode()

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import psutil
 
+from cluster import ports
+
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "RAYSIM_CHAOS"  # environment variable by which a scenario finds its processes again
 GRACE = 60  # seconds in which everything has to be gone, or free again
@@ -229,20 +231,19 @@ class Lab:
 
         If it `stays`, all its CPUs and GPUs must be free in the end.
         """
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{free.getsockname()[1]}"
-        own = ["--head", "--port", address.rpartition(":")[2], "--include-dashboard=false"]
-        head = self.node(*own, *options, **variables)
-        try:
-            _until_listening(address)
-            yield address, head
-            if stays:
-                self.wait_ready(address)
-        finally:
-            for node in reversed(self.nodes):
-                stop(node)
-            self.nodes.clear()
+        with ports.free(2) as (gcs, client):
+            address = f"127.0.0.1:{gcs}"
+            own = ["--head", "--port", str(gcs), "--ray-client-server-port", str(client), "--include-dashboard=false"]
+            head = self.node(*own, *options, **variables)
+            try:
+                _until_listening(address)
+                yield address, head
+                if stays:
+                    self.wait_ready(address)
+            finally:
+                for node in reversed(self.nodes):
+                    stop(node)
+                self.nodes.clear()
 
     def node(self, *options: str, **variables: str) -> subprocess.Popen:
         """`ray start --block`, a process that ends what it started when it is ended, as it is with the cluster."""

@@ -90,6 +90,23 @@ def test_a_process_of_ray_is_killed(lab, undisturbed, who, moment):
     check_resumed(lab, out, undisturbed)
 
 
+@pytest.mark.parametrize("who", ["raylet", "dashboard agent", "runtime-env agent"])
+def test_a_process_of_the_clusters_node_is_killed(lab, who):
+    """It is not the run's own, and takes the run along: Ray ends it without a word."""
+    out = lab.folder / "run"
+    with lab.cluster("--num-cpus", "2", stays=False) as (address, head):
+        process = lab.start("run", *TINY, "--rounds", 500, "--actors", 2, "--out", out, address=address)
+        assert lab.until(process, lambda: told(out) > 0), lab.said()[-1:]
+        crash(find(lab, head, who))
+        assert lab.wait(process, GRACE) not in (0, None), lab.said()[-3:]
+        end = time.monotonic() + GRACE
+        while not ours(lab) and time.monotonic() < end:
+            time.sleep(0.1)  # until the process beside it has said so
+    (line,) = ours(lab)
+    assert re.match(rf"raysim: Ray's {who} died", line)
+    assert f"`python -m raysim resume {out}` goes on" in line or "resume RUN_DIR" in line
+
+
 @pytest.mark.parametrize("moment", ["running", pytest.param("starting", marks=pytest.mark.slow)])
 def test_the_driver_is_killed(lab, moment):
     out = lab.folder / "run"

@@ -21,7 +21,7 @@ from ray.job_config import JobConfig
 from raysim.engine.ending import ending
 from raysim.engine.ray_runner import private_folder
 from raysim.engine.ray_runner.environment import has_own_ray
-from raysim.engine.ray_runner.orphan_watch import DAEMONS, HEAD_GONE, Watch, connect, obituary
+from raysim.engine.ray_runner.orphan_watch import DAEMONS, Watch, connect, head_gone, obituary
 from raysim.engine.ray_runner.plan import Node
 from raysim.engine.ray_runner.ray_internals import draining_nodes, shut_down_at_once, sigterm_left_alone
 from raysim.engine.signals import end_with, spared
@@ -91,15 +91,16 @@ def _on_cluster(address: str, options: dict[str, Any], about: dict[str, str]) ->
     _check_listening(address)
     before = psutil.Process().children(recursive=True)
     watch = None
+    deaths: list[str] = []
     over = threading.Event()
     try:
         with sigterm_left_alone():
             _init(f"RAY_ADDRESS={address}", address=address, runtime_env={"env_vars": worker_environment()}, **options)
         head = address_of_head()
-        watch = Watch(os.environ | worker_environment(), about.get("run_directory", ""), head)
+        watch = Watch(os.environ | worker_environment(), about.get("run_directory", ""), head, _raylet())
         ending.listeners.append(watch.tell)
-        threading.Thread(target=lambda: list(watch.deaths()), daemon=True).start()  # so that there is always a watcher
-        threading.Thread(target=_watch_head, args=(head, before, over), daemon=True).start()
+        threading.Thread(target=_hear, args=(watch, deaths), daemon=True).start()
+        threading.Thread(target=_watch_head, args=(head, deaths, before, over), daemon=True).start()
         with _errors_of_ray():
             yield
     finally:
@@ -209,7 +210,13 @@ def _watch_daemons(watch: Watch, deaths: list[str], before: list[psutil.Process]
             return
 
 
-def _watch_head(head: str, before: list[psutil.Process], over: threading.Event) -> None:
+def _hear(watch: Watch, deaths: list[str]) -> None:
+    """Note what has died; and while somebody listens, there is always a watcher."""
+    for who in watch.deaths():
+        deaths.append(who)
+
+
+def _watch_head(head: str, deaths: list[str], before: list[psutil.Process], over: threading.Event) -> None:
     """End the process where the head of the cluster is gone: Ray's own calls would wait for it, and not say so."""
     misses = 0
     while misses < HEAD_MISSES:
@@ -220,7 +227,7 @@ def _watch_head(head: str, before: list[psutil.Process], over: threading.Event) 
             misses = 0
         except OSError:
             misses += 1
-    end_with(HEAD_GONE.format(head), before)
+    end_with(head_gone(head, deaths), before)
 
 
 def _check_listening(address: str) -> None:
@@ -240,6 +247,12 @@ def _check_listening(address: str) -> None:
 def address_of_head() -> str:
     """Where others can connect to the cluster we are connected to."""
     return ray.get_runtime_context().gcs_address
+
+
+def _raylet() -> str:
+    """The socket of the raylet that this process is connected to, by which it is found on this machine."""
+    here = ray.get_runtime_context().get_node_id()
+    return next(node["RayletSocketName"] for node in ray.nodes() if node["NodeID"] == here)
 
 
 def nodes() -> list[Node]:

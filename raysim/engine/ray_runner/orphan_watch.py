@@ -30,10 +30,6 @@ ALONE_SECONDS = 2.0  # in which most end by themselves
 CAUSE_SECONDS = 60.0  # that a death may precede the end of the run it is to blame for; a raylet follows its agents
 START_LOOK_SECONDS, LOOK_SECONDS = 0.25, 30.0  # between looks at who belongs to the run: later only actors come and go
 
-HEAD_GONE = (
-    "raysim: the head of the cluster is gone ({}); start a new one, then `python -m raysim resume RUN_DIR` goes on"
-)
-
 # The processes a Ray cannot do without, by their names, and who starts them: the run, or the raylet.
 DAEMONS = {"raylet": "raylet", "gcs_server": "GCS"}
 AGENTS = {"ray::DashboardAgent": "dashboard agent", "ray::RuntimeEnvAgent": "runtime-env agent"}
@@ -52,13 +48,38 @@ def obituary(who: str, started: bool, run_directory: str) -> str:
     return f"raysim: {what} died{'' if started else ' while Ray was starting'}; {how_to_go_on(run_directory)}"
 
 
+def head_gone(head: str, died: list[str]) -> str:
+    """The line for a head nobody answers at any more; what has died on this machine before it may be why."""
+    cause = f"Ray's {died[0]} died, and " if died else ""
+    return (
+        f"raysim: {cause}the head of the cluster is gone ({head}); "
+        "start a new one, then `python -m raysim resume RUN_DIR` goes on"
+    )
+
+
 class Watch:
     """The run's end of the pipes. Another process takes the place of one that was killed, while somebody hears it."""
 
-    def __init__(self, environment: dict[str, str], run_directory: str, head: str = "", folder: Path | None = None):
-        """`folder`: where the files of the run's own Ray are; it has none if it uses the cluster with this head."""
+    def __init__(
+        self,
+        environment: dict[str, str],
+        run_directory: str,
+        head: str = "",
+        raylet: str = "",
+        folder: Path | None = None,
+    ):
+        """`folder`: where the files of the run's own Ray are. On a cluster: its head, and our raylet's socket."""
         self.run_directory, self.reported = run_directory, set[str]()
-        self.command = [sys.executable, "-m", __name__, str(os.getpid()), head, str(folder or ""), run_directory]
+        self.command = [
+            sys.executable,
+            "-m",
+            __name__,
+            str(os.getpid()),
+            head,
+            raylet,
+            str(folder or ""),
+            run_directory,
+        ]
         self.environment = environment
         self.changing = threading.Lock()
         self.process = self._start()
@@ -107,8 +128,8 @@ class Watch:
 class Watcher:
     """What the process beside the run does."""
 
-    def __init__(self, run: int, head: str, folder: str, run_directory: str):
-        self.run, self.head, self.folder, self.run_directory = run, head, folder, run_directory
+    def __init__(self, run: int, head: str, raylet: str, folder: str, run_directory: str):
+        self.run, self.head, self.raylet, self.folder, self.run_directory = run, head, raylet, folder, run_directory
         self.reported: set[str] = set()  # what the run has said
         self.family: set[psutil.Process] = set()
         self.died: dict[str, float] = {}  # which of Ray's processes died before the run did, and when
@@ -118,11 +139,15 @@ class Watcher:
     def watch(self) -> None:
         """Until the run has ended; then do and say what it has not."""
         self.poll.register(0, select.POLLIN)
+        self.look()
         while True:
             pause = LOOK_SECONDS if self.started else START_LOOK_SECONDS
             ready = {fd for fd, _ in self.poll.poll(1000 * pause)}
             if 0 in ready:
                 if not (words := os.read(0, 4096)):
+                    if self.head:  # a raylet that has just died ended the run
+                        for fd in ready & self.names.keys():
+                            self.note_death(fd)
                     break
                 self.reported |= set(words.decode().split())
                 if {"over", "said"} <= self.reported:
@@ -145,25 +170,34 @@ class Watcher:
         """Find out who belongs to the run, and who of them has to live."""
         with suppress(psutil.Error):
             self.family |= set(psutil.Process(self.run).children(recursive=True)) - {psutil.Process()}
-        if self.head:
-            return
-        for process in self.family:
+        for process in self._of_cluster() if self.head else self.family:
             with suppress(psutil.Error, OSError, IndexError, AttributeError):  # pidfd_open: Linux only
                 # A process that has just been forked still has the name of who forked it.
-                name, parent = process.name(), process.ppid()
-                title = DAEMONS.get(name) if parent == self.run else AGENTS.get(process.cmdline()[0])
+                wanted = self.head or process.ppid() == self.run
+                title = (wanted and DAEMONS.get(process.name())) or AGENTS.get(process.cmdline()[0])
                 if title and title not in self.names.values():
                     descriptor = os.pidfd_open(process.pid)
                     self.names[descriptor] = title
                     self.poll.register(descriptor, select.POLLIN)
 
+    def _of_cluster(self) -> list[psutil.Process]:
+        """The raylet that the run is connected to, which ends it with itself, and the agents that end the raylet."""
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.name() == "raylet" and any(self.raylet in word for word in process.cmdline()):
+                    return [process, *process.children()]
+        return []
+
     def note_death(self, descriptor: int) -> None:
-        """One of Ray's processes has ended; if the run has, too, it was the first, for they are killed with it."""
+        """One of Ray's processes has ended.
+
+        If a run that has a Ray of its own has ended, too, it was the first, for they are killed with it.
+        """
         self.poll.unregister(descriptor)
         if "stopping" in self.reported:
             return
         with suppress(psutil.Error):
-            if psutil.Process(self.run).status() != psutil.STATUS_ZOMBIE:
+            if self.head or psutil.Process(self.run).status() != psutil.STATUS_ZOMBIE:
                 self.died[self.names[descriptor]] = time.monotonic()
                 with suppress(OSError):
                     os.write(1, f"{self.names[descriptor]}\n".encode())
@@ -172,12 +206,12 @@ class Watcher:
         """What there is to say about the end of a run that has not spoken."""
         if "interrupted" in self.reported:
             return interrupted_line(self.run_directory)
+        recently = [who for who, when in self.died.items() if time.monotonic() - when < CAUSE_SECONDS]
         if self.head:
             try:
                 connect(self.head)
             except OSError:
-                return HEAD_GONE.format(self.head)
-        recently = [who for who, when in self.died.items() if time.monotonic() - when < CAUSE_SECONDS]
+                return head_gone(self.head, recently)
         return obituary(recently[0] if recently else DRIVER, self.started, self.run_directory)
 
     def clear_up(self) -> None:
@@ -194,4 +228,4 @@ class Watcher:
 if __name__ == "__main__":
     for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a batch system may send them to every process
         signal.signal(kind, signal.SIG_IGN)
-    Watcher(int(sys.argv[1]), *sys.argv[2:5]).watch()
+    Watcher(int(sys.argv[1]), *sys.argv[2:6]).watch()

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -134,6 +135,43 @@ def test_another_takes_its_place_where_it_is_killed(run):
     assert said.startswith("raysim: Ray's raylet died; ")  # it knows that Ray was running
     assert said.count("\n") == 1
     assert not folder.exists()
+
+
+# A raylet that another has started, with an agent: what a run on a cluster finds. It prints the agent's number.
+RAYLET = "(exec -a ray::RuntimeEnvAgent sleep 600) & echo $!; wait; sleep 600"
+
+
+@pytest.mark.parametrize("name", ["raylet", "runtime-env agent"])
+def test_on_a_cluster_it_is_the_raylet_or_its_agent_that_died_and_not_the_driver(name, tmp_path):
+    """Ray ends the driver without a word when its raylet is gone, and the raylet when its agent is; the head stays."""
+    shutil.copy(shutil.which("bash"), tmp_path / "raylet")
+    socket_name = str(tmp_path / "sockets" / "raylet")
+    with (
+        socket.create_server(("127.0.0.1", 0)) as head,
+        subprocess.Popen(
+            [tmp_path / "raylet", "-c", RAYLET, f"--raylet_socket_name={socket_name}"], stdout=-1
+        ) as raylet,
+    ):
+        agent = psutil.Process(int(raylet.stdout.readline()))
+        watching = (
+            "import os, sys; from raysim.engine.ray_runner.orphan_watch import Watch\n"
+            "watch = Watch(dict(os.environ), '', *sys.argv[1:])\nprint(watch.process.pid, flush=True)\n"
+            "for who in watch.deaths(): print(who, flush=True)"
+        )
+        command = [sys.executable, "-c", watching, f"127.0.0.1:{head.getsockname()[1]}", socket_name]
+        run = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            wait_for_look(psutil.Process(int(run.stdout.readline())))
+            victim = agent if name == "runtime-env agent" else raylet
+            victim.kill()
+            assert run.stdout.readline() == f"{name}\n"
+            run.kill()
+            assert end(run) == f"raysim: Ray's {name} died; give the same command again\n"
+            assert head.fileno() >= 0
+        finally:
+            for process in (run, raylet, agent):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
 
 
 def test_after_an_orderly_end_it_touches_nothing(run):
