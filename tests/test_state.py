@@ -219,7 +219,13 @@ SAID = r"hoarder: state\['seen'\] is a set, which no checkpoint can keep; [^\n]*
 def refused(hook: str, run: Any = simulate) -> int:
     """The round that a run gets to whose hook keeps a set; what is said of it is checked."""
     rounds: list = []
-    who = r"client \d failed in round 2 \(tests.parts.hoarder\): " if hook in ("reply", "begin", "end") else ""
+    when = "before round 1" if hook == "setup" else "in round 2"
+    of_client = hook in ("reply", "begin", "end")
+    who = (
+        r"client \d failed in round 2 \(tests.parts.hoarder\): "
+        if of_client
+        else f"`{hook}` of hoarder failed {when}: "
+    )
     with pytest.raises(RaysimError, match=f"^{who}{SAID}") as caught:
         run(method=HOARDER, rounds=3, on_round=rounds.append, **{"hoarder.hook": hook})
     assert not getattr(caught.value, "traceback", "")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -16,17 +16,17 @@ import torch
 
 from raysim import models
 from raysim.data.federated import ChunkReader
-from raysim.data.object_store import LostObject
 from raysim.engine.failures import ClientFailure, Decision, FailurePolicy
-from raysim.engine.fixed_point import ExactSums, NotSummable, Term, mean_term, sum_term
+from raysim.engine.fixed_point import ExactSums, NotSummable, Overweight, Term, mean_term, sum_term
 from raysim.engine.hosted_model import ClientStates, HostedModel
 from raysim.engine.messages import Broadcast, ClientReport, PassAnswer, Reports, States
+from raysim.engine.own_code import described, hook_of, is_own, of_hook, trace_of
 from raysim.engine.prefetch import Prefetch
 from raysim.engine.work_queue import Group
-from raysim.errors import InputError
 from raysim.measures import feature_kl
 from raysim.methods.base import Part, Upload
-from raysim.state import check_state, state_to_host
+from raysim.methods.common.contract import HookError
+from raysim.state import state_to_host
 from raysim.tensors import size_in_bytes, to_host
 from raysim.training import fused
 from raysim.training.client import PERSONAL, Client, begin, forward, split_labelled, train
@@ -165,7 +165,7 @@ class ClientWork:
             clients = [self._client(k, states) for k in group]
             self._seed_model(clients[0])
             with self._counted(group[0]) as counter, self._profiled(group[0]):
-                replies = part.reply(clients)
+                replies = part.ask("reply", clients)
             flops = _flops(counter) / len(group)
             pairs = zip(clients, replies, strict=True)
             return [self._answer(Trained(client, {}, 0.0, {part.name: upload}, flops)) for client, upload in pairs]
@@ -209,9 +209,9 @@ class ClientWork:
         weight = float(client.samples) if self.config.weighting == "samples" else 1.0
         uploads: dict[str, Upload] = {}
         for part in self.config.parts:
-            own_weight = part.weight(client)
-            weight = weight if own_weight is None else own_weight
-            if (upload := part.end(client)) is not None:
+            own_weight = part.ask("weight", client)
+            weight = weight if own_weight is None else float(own_weight)
+            if (upload := part.ask("end", client)) is not None:
                 uploads[part.name] = upload
         if mask is not None:
             client.state[PERSONAL] = {"weights": model.weights[mask].clone()}
@@ -223,7 +223,16 @@ class ClientWork:
         if model.weights.shape != done.client.global_weights.shape:
             raise ValueError(f"its model has {model.weights.shape}, not {done.client.global_weights.shape}")
         key = f"model/{broadcast.route.get(done.client.id, 0)}"
-        term = mean_term(model.weights, done.weight / broadcast.total_weight)
+        try:
+            term = mean_term(model.weights, done.weight / broadcast.total_weight)
+        except Overweight as error:
+            giver = next(part.name for part in self.config.parts if part.overrides("weight"))
+            raise of_hook(HookError(f"it returned {done.weight:.6g}, {error}"), giver, "weight") from error
+        except NotSummable as error:
+            odd = [name for name, value in done.terms.items() if not math.isfinite(value)]
+            losses = ["its cross-entropy" if name == "ce" else f"`loss` of {name}" for name in odd]
+            why = f" ({', '.join(losses)} is not finite)" if losses else ""
+            raise NotSummable(f"its update {error}{why}") from error
         answer = self._answer(done, {key: term}, model.bytes_sent(self.config.parts, broadcast.t))
         if self.config.feature_kl and (moments := self._class_moments()):
             answer.each = (answer.each or {}) | {feature_kl.NAME: moments}
@@ -246,18 +255,20 @@ class ClientWork:
 
     def _answer(self, done: Trained, sums: dict[str, Term] | None = None, sent: int = 0) -> ClientAnswer:
         """The client's uploads and state, added to these terms of the sums and bytes sent."""
-        client, sums = done.client, sums or {}
+        client, trained, sums = done.client, bool(sums), sums or {}
         each: dict[str, Any] = {}
         shapes: dict[str, tuple] = {}
         for name, upload in done.uploads.items():
-            cohort = self.hosted.broadcast.cohort
-            sums |= {f"{name}/{key}": sum_term(value, cohort) for key, value in upload.sum.items()}
+            for key, value in upload.sum.items():
+                try:
+                    sums[f"{name}/{key}"] = sum_term(value, self.hosted.broadcast.cohort)
+                except NotSummable as error:
+                    hook = "end" if trained else "reply"
+                    raise NotSummable(f"its upload '{key}' (`{hook}` of {name}) {error}") from error
             if alone := upload.client_by_client():
                 each[name] = to_host(alone)
             shapes |= upload.shapes(name)
             sent += sum(map(size_in_bytes, (upload.sum, upload.each, upload.rows)))
-        for name, state in client.state.items():
-            check_state(name, state)
         has_state = client.had_state or any(client.state.values())
         profile, self.profile = self.profile, None
         report = ClientReport(
@@ -354,17 +365,14 @@ class ClientWork:
         where = f"{who} failed in round {self.hosted.broadcast.t} ({self.config.method})"
         try:
             yield
-        except LostObject:  # what it needed is gone: not the client's fault
-            raise
         except NotSummable as error:
-            raise ClientFailure(f"{where}: its update {error}; a lower --lr usually helps") from error
-        except InputError as error:  # says in one line what is wrong
-            raise ClientFailure(f"{where}: {error}") from error
-        except Exception as error:
-            if trouble_of(error):  # nor is this
+            raise ClientFailure(f"{where}: {error}; a lower --lr usually helps") from error
+        except BaseException as error:
+            if not is_own(error):  # nor is this
                 raise
+            place = " (`{1}` of {0})".format(*found) if (found := hook_of(error)) else ""
             hint = "; a batch has one sample: --drop-last leaves out a last one" if LONE_SAMPLE in str(error) else ""
-            raise ClientFailure(f"{where}: {type(error).__name__}: {error}{hint}", traceback.format_exc()) from error
+            raise ClientFailure(f"{where}: {described(error)}{place}{hint}", trace_of(error)) from error
 
 
 def _columns(answers: list[ClientAnswer]) -> PassAnswer:

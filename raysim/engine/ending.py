@@ -9,6 +9,7 @@ class Ending:
 
     def __init__(self) -> None:
         self.listeners: list[Callable[[str], None]] = []  # called with one word for what happens
+        self.hears = False  # whether every interrupt is noted in `interrupted`, so that any other is not one
         self.begin(in_command=False)
 
     def begin(self, in_command: bool = True) -> None:

@@ -139,7 +139,7 @@ class Evaluator:
         if predictor is None:
             return self.hosted.model.module
         everyone = [self._global_model(i) for i in range(len(self.hosted.weights))]
-        return lambda x: predictor.predict(everyone, x)
+        return lambda x: predictor.ask("predict", everyone, x)
 
     def _global_model(self, index: int) -> Callable[[torch.Tensor], torch.Tensor]:
         def predict(x: torch.Tensor) -> torch.Tensor:

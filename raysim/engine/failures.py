@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from raysim.errors import RaysimError
+from raysim.errors import RaysimError, one_line
 
 if TYPE_CHECKING:
     from raysim.config import RunConfig
@@ -94,7 +94,7 @@ class RunFailure(RaysimError):
 
     def __init__(self, message: str, traceback: str = ""):
         super().__init__(message, traceback)
-        self.message, self.traceback = message, traceback
+        self.message, self.traceback = one_line(message), traceback
 
     def __str__(self) -> str:
         return self.message

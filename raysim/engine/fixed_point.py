@@ -17,6 +17,8 @@ if TYPE_CHECKING:  # the server, which decodes, does without
 
 MEAN_BITS = 40
 MEAN_LIMIT = 2.0**21  # of |w|: the shares p add up to about one, so the sum stays below 2^62
+SHARE_STEP = 2.0**-MEAN_BITS  # in which a client's share is rounded
+BOUND_BITS = 32  # 2^31 clients can add their bounds
 SUM_BITS = 30  # of the parts' sums, whose terms have no share: steps of 1e-9, sums up to SUM_LIMIT
 SUM_LIMIT = 2.0**32
 BLOCK = 1 << 16  # values at a time: half a megabyte as float64
@@ -30,6 +32,10 @@ class NotSummable(ValueError):
     """A value that is not finite or too large for the fixed-point range."""
 
 
+class Overweight(ValueError):
+    """Weights so far from the planned ones that the sum cannot be exact; the text is what they weigh."""
+
+
 @dataclass(frozen=True, eq=False)
 class Term:
     """One client's term of an exact sum: its values have been checked, and are encoded when they are added."""
@@ -37,12 +43,12 @@ class Term:
     values: torch.Tensor  # must stay as they are until then
     largest: float  # of their absolute values
     factor: float
-    last: int | None = None  # of a mean: the client's share, an extra last element of the sum
+    tail: tuple[int, int] | None = None  # of a mean, extra last elements of the sum: see `mean_term`
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the sum."""
-        return tuple(self.values.shape) if self.last is None else (self.values.numel() + 1,)
+        return tuple(self.values.shape) if self.tail is None else (self.values.numel() + len(self.tail),)
 
     def kept(self) -> Term:
         """The same term, with values of its own."""
@@ -58,8 +64,8 @@ class Term:
             self._add_blocks(of_numpy.numpy(), sums.numpy())
         else:
             sums[: len(flat)].add_(flat.double().mul_(self.factor).round_().long())
-        if self.last is not None:
-            sums[-1] += self.last
+        for place, number in enumerate(self.tail or (), len(flat)):
+            sums[place] += number
 
     def _add_blocks(self, flat: np.ndarray, sums: np.ndarray) -> None:
         buffer = np.empty(min(BLOCK, flat.size))
@@ -76,9 +82,17 @@ class Term:
 
 
 def mean_term(vector: torch.Tensor, share: float) -> Term:
-    """A client's term of the mean; its share is its weight ÷ the cohort's total."""
+    """A client's term of the mean; its share is its weight ÷ the cohort's total, as planned.
+
+    The sum ends with a bound of what was added, in units of 2^BOUND_BITS, and with the sum of the shares. The bound
+    cannot leave the range of int64, and tells `decode_mean` whether another element may have.
+    """
     scale = 2.0**MEAN_BITS
-    return _term(vector, MEAN_LIMIT, share * scale, int(np.rint(share * scale)))
+    term = _term(vector, MEAN_LIMIT, share * scale)
+    most = max(term.largest, 1.0) * term.factor  # at least the share itself
+    if not most < 2.0**62:
+        raise Overweight(f"{share:.3g} times what all clients together were planned to")
+    return replace(term, tail=((int(most) >> BOUND_BITS) + 1, int(np.rint(term.factor))))
 
 
 def sum_term(values: torch.Tensor, clients: int) -> Term:
@@ -86,7 +100,7 @@ def sum_term(values: torch.Tensor, clients: int) -> Term:
     return _term(values, SUM_LIMIT / clients, 2.0**SUM_BITS)
 
 
-def _term(values: torch.Tensor, limit: float, factor: float, last: int | None = None) -> Term:
+def _term(values: torch.Tensor, limit: float, factor: float) -> Term:
     largest = 0.0
     if values.numel():
         low, high = (bound.item() for bound in values.aminmax())
@@ -95,7 +109,7 @@ def _term(values: torch.Tensor, limit: float, factor: float, last: int | None = 
         raise NotSummable(f"holds {largest:.3g}; the exact sum takes finite values below {limit:.3g}")
     if values.device.type == "mps":  # Apple's GPUs have no double precision
         values = values.cpu()
-    return Term(values, largest, factor, last)
+    return Term(values, largest, factor)
 
 
 class ExactSums:
@@ -140,10 +154,18 @@ def add_up(sums: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
 
 
 def decode_mean(total: np.ndarray) -> np.ndarray:
-    """The mean, as float32, from the added terms."""
-    if total[-1] <= 0:
-        raise NotSummable("has no weight at all")
-    return _divided(total[:-1], float(total[-1]))
+    """The mean, as float32, from the added terms; an Overweight where there was nothing, or more than fits."""
+    bound, share = total[-2:].tolist()
+    if not bound < 2 ** (63 - BOUND_BITS):  # then the shares may be too much for int64, too
+        raise Overweight(f"{bound * 2.0 ** (BOUND_BITS - MEAN_BITS):.1g} times what was planned, too much to be exact")
+    if share <= 0:
+        raise Overweight("nothing")
+    return _divided(total[:-2], float(share))
+
+
+def share_of(total: np.ndarray) -> float:
+    """The sum of the shares of the terms of a mean."""
+    return float(total[-1]) / 2.0**MEAN_BITS
 
 
 def decode_sum(total: np.ndarray) -> np.ndarray:

@@ -127,6 +127,13 @@ class PassAnswer(NamedTuple):
     states: list[tuple[int, dict[str, Any]]] | None  # client -> its new state
 
 
+class Trained(NamedTuple):
+    """Who trained a model in a round."""
+
+    clients: int
+    share: float | None  # of the planned weight of all clients that they have; None where a part weighs them
+
+
 class Hello(NamedTuple):
     """The first words of a client actor."""
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from raysim.engine.failures import FaultCount
 from raysim.engine.messages import LOSS_BITS, Reports
+from raysim.measures import feature_kl
 
 FORMAT = 1  # of a line of metrics.jsonl
 RARE = ("skipped", "gpu_bytes")  # metrics that are left out of a line where they say nothing
@@ -56,7 +57,9 @@ class RoundMetrics(Mapping[str, Any]):
     gflops: dict[str, float] = metric(
         "of one client, by what it does; training is counted in the last round", factory=dict
     )
-    reported: dict[str, float] = metric("what parts put into server.metrics, by name", factory=dict)
+    reported: dict[str, float | None] = metric(
+        "what parts put into server.metrics, by name; None where it was not finite", factory=dict
+    )
     train_loss: float | None = metric("the clients' mean cross-entropy in local training", gauge="train_loss")
     terms: dict[str, float] = metric(
         "the clients' mean of each further loss term", factory=dict, gauge="term", tag="term"
@@ -141,6 +144,15 @@ class RoundMetrics(Mapping[str, Any]):
         return len(self.to_line())
 
 
+def declared() -> list[Field[Any]]:
+    """The fields that are metrics, in their order in the line."""
+    return [each for each in fields(RoundMetrics) if "about" in each.metadata]
+
+
+# What only the engine may call a metric: its fields, and what it reports beside the parts.
+ENGINE_NAMES = {"format", "shared_bytes", feature_kl.NAME, *(each.name for each in fields(RoundMetrics))}
+
+
 def late_mean(accuracies: list[float]) -> float:
     """The mean accuracy of the last quarter of the evaluated rounds, since single rounds wander.
 
@@ -148,11 +160,6 @@ def late_mean(accuracies: list[float]) -> float:
     0.7
     """
     return statistics.fmean(accuracies[-max(1, len(accuracies) // 4) :])
-
-
-def declared() -> list[Field[Any]]:
-    """The fields that are metrics, in their order in the line."""
-    return [each for each in fields(RoundMetrics) if "about" in each.metadata]
 
 
 def _mean_losses(reports: Reports) -> tuple[float | None, dict[str, float]]:

@@ -63,7 +63,7 @@ def interruptible() -> Iterator[None]:
         told_again = signum == TERMINATED and main_thread.heard
         in_hook = frame and frame.f_code is unraisable.__code__  # where what is raised is lost: it comes again
         if not (told_again or in_hook):
-            main_thread.heard = True
+            main_thread.heard = ending.interrupted = True
             raise KeyboardInterrupt
 
     earlier_hook, sys.unraisablehook = sys.unraisablehook, unraisable
@@ -73,8 +73,10 @@ def interruptible() -> Iterator[None]:
     try:
         with _sigterm_told_to_main_thread():
             threading.Thread(target=_watch, args=(seen, main_thread, before), daemon=True).start()
+            ending.hears = signal.getsignal(signal.SIGINT) != signal.default_int_handler
             yield
     finally:
+        ending.hears = False
         sys.unraisablehook = earlier_hook
         signal.set_wakeup_fd(earlier)
         for kind, handler in handlers.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,7 +16,8 @@ from raysim.engine.checkpoint import Checkpoint, CheckpointKeeper
 from raysim.engine.costs import LearnedCosts
 from raysim.engine.digest import digest
 from raysim.engine.failures import ClientFailure, Decision, FailurePolicy, ServerLost
-from raysim.engine.messages import Broadcast, ClientReport, Reports, States
+from raysim.engine.messages import Broadcast, ClientReport, Reports, States, Trained
+from raysim.engine.own_code import own_code
 from raysim.engine.round_metrics import RoundMetrics
 from raysim.engine.runner import LabelledFeatures, Runner, WorkerCalls
 from raysim.engine.server import Server
@@ -191,8 +191,11 @@ class Simulation:
         """Do one round: extra exchanges, sample, broadcast, train, aggregate, evaluate while the server updates."""
         self.runner.follow_nodes()
         cohort = self.config.cohort(t)
-        begun, self.begun = self.begun or BegunRound(RoundMetrics(round=t, clients=len(cohort))), None
+        resumed, self.begun = self.begun, None
+        begun = resumed or BegunRound(RoundMetrics(round=t, clients=len(cohort)))
         metrics = begun.metrics
+        if t == 1 and not resumed and any(part.overrides("setup") for part in self.config.parts):
+            self.hear_news(metrics)
         self.calls = {}
         times = [("", time.monotonic())]
         for part in self.config.parts:
@@ -207,6 +210,8 @@ class Simulation:
         if self.config.feature_kl or any(p.overrides("update") or p.overrides("aggregate") for p in self.config.parts):
             self.hear_news(metrics)
             times.append(("server", time.monotonic()))  # for as long as the actors wait for it
+        elif any(part.overrides(hook) for part in self.config.parts for hook in ("broadcast", "route")):
+            self.hear_news(metrics)
         metrics.count_time(times)
         metrics.timeline = {"round": t, "seconds": metrics.seconds, "spans": spans(self.calls, times[0][1])}
         if t == self.config.rounds:
@@ -226,7 +231,9 @@ class Simulation:
             broadcast = replace(self.broadcast(clients, metrics, part.replies_with_model), counted=clients[0])
             if self.config.profile and part.name not in self.profiles:
                 broadcast = replace(broadcast, profiled=clients[0])
-            groups = in_groups(clients, part.group_size(self.config))
+            with own_code(t):
+                groups = in_groups(clients, part.ask("group_size", self.config))
+                passes = part.ask("passes")
             work = self.pass_over(WorkerCalls.reply, broadcast, groups, (part.name,))
             answers = self.carry_out(work, metrics)
             self.calls.setdefault(f"{part.name} exchange", []).extend(answers.calls)
@@ -236,9 +243,9 @@ class Simulation:
             self.hear_news(metrics)
             i += 1
             begun.passes[part.name] = i
-            if part.passes:
+            if passes:
                 spent = round(time.monotonic() - since, 1)
-                self.runner.on_event("exchanged", part=part.name, round=t, passes=i, of=part.passes, seconds=spent)
+                self.runner.on_event("exchanged", part=part.name, round=t, passes=i, of=passes, seconds=spent)
 
     def train(self, cohort: list[int], metrics: RoundMetrics) -> Pass:
         """Local training of the cohort, after which the server averages; returns a typical client's share of it."""
@@ -255,8 +262,7 @@ class Simulation:
         typical.states = {client: self.states[client]} if client in self.states else {}  # as it is before this pass
         answers = self.carry_out(work, metrics)
         self.calls["training"] = answers.calls
-        trained = Counter(broadcast.route.get(k, 0) for k in answers.reports.not_skipped())
-        self.weights = self.send(Server.aggregate, answers, t, trained)
+        self.weights = self.send(Server.aggregate, answers, t, self.who_trained(broadcast, answers.reports))
         updating = [part for part in self.config.parts if part.overrides("update")]
         if updating or self.config.feature_kl:
             updated = self.runner.call_server(Server.update, t)
@@ -265,6 +271,23 @@ class Simulation:
         self.note_profile("training", answers)
         metrics.count_training(answers.reports)
         return typical
+
+    def who_trained(self, broadcast: Broadcast, reports: Reports) -> dict[int, Trained]:
+        """Who trained each model, with the share of the weight that this is by the sizes of their data."""
+        clients: dict[int, list[int]] = {}
+        for client in reports.not_skipped():
+            clients.setdefault(broadcast.route.get(client, 0), []).append(client)
+        if any(part.overrides("weight") for part in self.config.parts):
+            return {model: Trained(len(these), None) for model, these in clients.items()}
+        whole, labelled = self.weight_of(reports.clients), self.config.labelled
+        return {model: Trained(len(these), self.weight_of(these, labelled) / whole) for model, these in clients.items()}
+
+    def weight_of(self, clients: list[int], labelled: int | None = None) -> float:
+        """The weight of clients together, of which so many samples each count."""
+        if self.config.weighting != "samples":
+            return float(len(clients))
+        sizes = self.data.sizes[clients]
+        return float((sizes if labelled is None else np.minimum(sizes, labelled)).sum())
 
     def count_operations(self, typical: Pass, cohort: list[int], metrics: RoundMetrics) -> None:
         """Count the floating-point operations of a client's training, which is done again for it and then forgotten.
@@ -300,8 +323,6 @@ class Simulation:
         if with_model and any(part.overrides("personal") for part in self.config.parts):
             model_bytes = self.ask(Server.model_bytes, metrics.round)
         metrics.bytes_down += len(clients) * (model_bytes + extra_bytes)
-        by_samples = self.config.weighting == "samples"
-        total = float(self.data.sizes[clients].sum() if by_samples else len(clients))
         self.version += 1
         return Broadcast(
             t=metrics.round,
@@ -310,7 +331,7 @@ class Simulation:
             extras=extras,
             shared=self.shared,
             cohort=len(clients),
-            total_weight=total,
+            total_weight=self.weight_of(clients),
         )
 
     def reading(self, t: int) -> Broadcast:

@@ -15,6 +15,7 @@ from raysim.engine.evaluator import Evaluator
 from raysim.engine.fixed_point import add_up
 from raysim.engine.hosted_model import HostedModel
 from raysim.engine.messages import Broadcast, EachUpload, Hello, PassAnswer, States
+from raysim.engine.own_code import own_code
 from raysim.engine.runner import LabelledFeatures, WorkerCalls
 from raysim.engine.work_queue import Group
 from raysim.privacy.figures import Figure
@@ -52,20 +53,24 @@ class Worker(WorkerCalls):
         return sums, add_up(arrived[:sums]), [pair for several in arrived[sums:] for pair in several] or None
 
     def evaluate(self, broadcast: Broadcast, groups: list[Group], states: States | None) -> tuple[int, int | None]:
-        return self.evaluator.evaluate(broadcast, groups, states)
+        with own_code(broadcast.t):
+            return self.evaluator.evaluate(broadcast, groups, states)
 
     def sample_features(
         self, broadcast: Broadcast, groups: list[Group], states: States, count: int
     ) -> LabelledFeatures:
-        return self.evaluator.sample_features(broadcast, groups, states, count)
+        with own_code(broadcast.t):
+            return self.evaluator.sample_features(broadcast, groups, states, count)
 
     def attack(
         self, broadcast: Broadcast, groups: list[Group], states: None,
         means: dict[str, tuple[np.ndarray, np.ndarray]], last: list[int],
     ) -> list[Figure]:  # fmt: skip
         (trained,) = groups
-        return self.evaluator.attack(broadcast, means, trained, last)
+        with own_code(broadcast.t):
+            return self.evaluator.attack(broadcast, means, trained, last)
 
     def compare_images(self, broadcast: Broadcast, groups: list[Group], states: None) -> list[Figure]:
         (trained,) = groups
-        return self.evaluator.compare_images(broadcast, trained)
+        with own_code(broadcast.t):
+            return self.evaluator.compare_images(broadcast, trained)

@@ -1,4 +1,4 @@
-"""The base class of methods, `Part`, whose hooks the engine calls, and the uploads that clients send to the server.
+"""The base class of methods, `Part`, whose hooks the engine calls.
 
 FedAvg has no parts; every other method consists of one or several. A part is a frozen dataclass whose fields are its
 hyper-parameters. Override the hooks you need, and leave the others.
@@ -8,12 +8,15 @@ The client's training loop is in training/client.py, the round loop in engine/si
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from raysim.methods.common.contract import HookError, fault, states_of
+from raysim.methods.common.uploads import Upload, Uploads
 from raysim.privacy.figures import Figure
+from raysim.state import check_state
 
 if TYPE_CHECKING:
     import torch
@@ -22,59 +25,6 @@ if TYPE_CHECKING:
     from raysim.engine.server import Server
     from raysim.training.client import Client, Step
     from raysim.training.fused import FusedStep, Stack
-
-
-@dataclass
-class Upload:
-    """The upload of one client for one part, besides the model.
-
-    `sum`: tensors that the server needs only as a sum over the clients; they are added exactly, at the actors.
-    `each`: small arrays and numbers that the server needs client by client.
-    `rows`: arrays that arrive with `each`, with a number of rows that may differ between clients. All other shapes
-    must be the same for all clients; --on-client-error decides what happens to a client that deviates.
-    `metadata`: arrives with `each` but is not counted as uploaded: figures to record, or a copy of the model.
-
-    The names in `each`, `rows` and `metadata` share one namespace.
-    """
-
-    sum: dict[str, torch.Tensor] = field(default_factory=dict)
-    each: dict[str, Any] = field(default_factory=dict)
-    rows: dict[str, torch.Tensor] = field(default_factory=dict)
-    metadata: dict[str, Any] = field(default_factory=dict)
-
-    def client_by_client(self) -> dict[str, Any]:
-        """`each`, `rows` and `metadata` as one dict; a ValueError if two of them have an entry of the same name."""
-        merged: dict[str, Any] = {}
-        for kind in ("each", "rows", "metadata"):
-            entries = getattr(self, kind)
-            if duplicates := sorted(merged.keys() & entries.keys()):
-                raise ValueError(f"upload has '{duplicates[0]}' in {kind} and in another of each, rows and metadata")
-            merged |= entries
-        return merged
-
-    def shapes(self, name: str) -> dict[str, tuple[int | None, ...]]:
-        """The shapes that the uploads of all clients for the part `name` must have in common."""
-        found = {f"{name} {key} (summed)": tuple(value.shape) for key, value in self.sum.items()}
-        found |= {f"{name} {key}": np.shape(value) for key, value in self.each.items()}
-        return found | {f"{name} {key}": (None, *value.shape[1:]) for key, value in self.rows.items()}
-
-
-@dataclass
-class Uploads:
-    """The uploads of all clients of one pass for one part, as the server receives them.
-
-    `sum` has the sums over the clients, on the server's device. `each` has pairs of a client's id and its `each`,
-    `rows` and `metadata` in one dict, in order of ids; these arrays are in the host's object store and read-only.
-    """
-
-    sum: dict[str, torch.Tensor]
-    each: list[tuple[int, dict[str, Any]]]
-
-    def stacked(self, name: str, device: torch.device) -> torch.Tensor:
-        """The entry `name` of every client in `each`, stacked into one tensor on the device."""
-        import torch  # imported here, since the driver runs without torch
-
-        return torch.as_tensor(np.stack([each[name] for _, each in self.each]), device=device)
 
 
 @dataclass(frozen=True)
@@ -90,6 +40,24 @@ class Part:
         """Whether the part overrides this hook; for a hook that no part overrides, no message is sent."""
         return getattr(type(self), hook) is not getattr(Part, hook)
 
+    def ask(self, hook: str, *arguments: Any) -> Any:
+        """Call a hook for the engine; what it raises, also for a result of no use, bears the names of part and hook.
+
+        So does what cannot stay in a state, the part's own or another's.
+        """
+        try:
+            found = getattr(self, hook)
+            found = found(*arguments) if callable(found) else found
+            if wrong := fault(hook, found, arguments):
+                raise HookError(wrong)
+            for name, state in states_of(hook, arguments) if self.overrides(hook) else ():
+                check_state(name, state)
+        except BaseException as error:
+            if not hasattr(error, "hook"):
+                error.hook = self.name, hook  # type: ignore[attr-defined]
+            raise
+        return found
+
     def check(self, config: RunConfig) -> None:
         """Raise an InputError of one line if the part cannot be combined with the rest of the configuration."""
 
@@ -102,7 +70,7 @@ class Part:
     # -- server ------------------------------------------------------------------------------------------------
 
     def setup(self, server: Server) -> None:
-        """Fill `server.state[self.name]`, once, before the first round."""
+        """Fill `server.state[self.name]`, once, before round 1; it may change the models, and share a dataset."""
 
     def exchange(self, server: Server, t: int, i: int) -> str | None:
         """Request the i-th exchange at the start of round t, over 'all' clients or the 'cohort'; None: no more."""

@@ -51,6 +51,11 @@ class FedDPMS(Part):
             raise InputError(f"--method feddpms needs a model that decodes; use --model {' or '.join(fitting)}")
         if self.quota and not self.vae_weight:
             raise InputError("--feddpms.vae-weight 0 trains no decoder to share with; add --feddpms.quota 0")
+        if self.release == "once" and (alone := [p.name for p in config.parts if p.predicts_with_personal]):
+            raise InputError(
+                f"--feddpms.release once filters by the global model, whose batch-norm {alone[0]} leaves as it was "
+                "before training; use each"
+            )
         if several := [part.name for part in config.parts if part.overrides("route")]:
             raise InputError(f"--method {config.method}: {several[0]} has several models, feddpms one; leave one out")
 

@@ -59,6 +59,11 @@ class HFMDS(LocalPrototypes, ImageSynthesis):
     )  # fmt: skip
 
     def check(self, config):
+        if self.share == "synthetic" and (alone := [p.name for p in config.parts if p.predicts_with_personal]):
+            raise InputError(
+                f"--method {config.method}: hfmds makes images by the global model, whose batch-norm {alone[0]} leaves "
+                "as it was before training; leave one out"
+            )
         if self.layer == "maps" and config.model not in (known := models.with_maps()):
             raise InputError(
                 f"--hfmds.layer maps: --model {config.model} has none; use features, or one of {', '.join(known)}"

@@ -120,7 +120,7 @@ class FlatModel:
         return (len(self.weights) - kept) * self.weights.itemsize
 
     def _personal(self, parts: Iterable[Any], t: int) -> list[str]:
-        patterns = [pattern for part in parts for pattern in part.personal(self.module, t)]
+        patterns = [pattern for part in parts for pattern in part.ask("personal", self.module, t)]
         return [n for n in self.spans if any(fnmatch(n, p) for p in patterns)]
 
     def export(self, flat: torch.Tensor) -> dict[str, np.ndarray]:

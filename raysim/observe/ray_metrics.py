@@ -4,6 +4,7 @@ Ray exports them at each node's metrics port under these names with `ray_` befor
 series for as long as Prometheus keeps it, so the tags are few: the run, the names of loss terms and phases, the actors.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +56,9 @@ class RayMetrics(Callback):
         reported = metrics.reported.items()
         self._set("raysim_generator", {key.removeprefix(prefix): v for key, v in reported if key.startswith(prefix)})
 
-    def _set(self, name: str, value: float | dict[str, float] | None) -> None:
+    def _set(self, name: str, value: float | Mapping[str, float | None] | None) -> None:
         """Set a gauge, or one per key of a dict; None leaves it as it is."""
-        if isinstance(value, dict):
+        if isinstance(value, Mapping):
             for tag, inner in value.items():
                 self.gauges[name].set(inner, {TAGS[name]: tag})
         else:

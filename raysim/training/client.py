@@ -199,7 +199,7 @@ def begin(client: Client) -> None:
     if not client.model.module.training:  # a group of small clients would spend a twentieth of its time on this
         client.model.module.train()
     for part in client.config.parts:
-        part.begin(client)
+        part.ask("begin", client)
 
 
 def train(client: Client) -> dict[str, float]:
@@ -217,7 +217,7 @@ def train(client: Client) -> dict[str, float]:
     for indices in upload_all(client.batches(), model.device):
         x, y = real_x, real_y = client.x[indices], client.y[indices]
         for part in config.parts:
-            x, y = part.batch(client, x, y)
+            x, y = part.ask("batch", client, x, y)
         inputs = Inputs(x, y, real_x, real_y)
         terms = add_gradients(client, inputs, optimizer, one)
         optimizer.step()
@@ -236,7 +236,7 @@ def add_gradients(client: Client, inputs: Inputs, optimizer: Optimizer, one: tor
         loss = step.ce if weight == 1 else step.ce * weight
         terms = {"ce": step.ce}
         for part in parts:
-            if (term := part.loss(client, step)) is not None:
+            if (term := part.ask("loss", client, step)) is not None:
                 loss = loss + term
                 terms |= {part.name: term} if part.reported else {}
     optimizer.zero_grad()
@@ -246,7 +246,7 @@ def add_gradients(client: Client, inputs: Inputs, optimizer: Optimizer, one: tor
 
 def ce_weight(client: Client) -> float:
     """Return the factor on the cross-entropy in a local step."""
-    return math.prod(part.ce_weight(client) for part in client.config.parts)
+    return math.prod(part.ask("ce_weight", client) for part in client.config.parts)
 
 
 def forward_all(client: Client, inputs: Inputs) -> Step:
@@ -255,7 +255,7 @@ def forward_all(client: Client, inputs: Inputs) -> Step:
     Images that parts add go through the network together with the batch, unless it has batch-norm.
     """
     module, x, y = client.model.module, inputs.x, inputs.y
-    extras = {part.name: more for part in client.config.parts if (more := part.extra(client)) is not None}
+    extras = {part.name: more for part in client.config.parts if (more := part.ask("extra", client)) is not None}
     together = extras and not client.model.mixes_samples
     everything = torch.cat([x, *extras.values()]) if together else x
     features, logits, ce, *others = client.forward(module, everything, y)
@@ -270,7 +270,7 @@ def add_pulls(client: Client) -> dict[str, torch.Tensor]:
     values: dict[str, torch.Tensor] = {}
     for part in client.config.parts:
         weights, start = (flat[None, : model.trainable] for flat in (model.weights, client.global_weights))
-        if (pulled := part.pull([client], weights, start)) is not None:
+        if (pulled := part.ask("pull", [client], weights, start)) is not None:
             value, gradient = pulled
             model.add_gradient(gradient[0])
             if value is not None:

@@ -87,7 +87,7 @@ class Stack:
         count, trainable = len(clients), self.model.trainable
         for part in clients[0].config.parts:
             weights, start = (flat[:count, :trainable] for flat in (self.weights, self.global_weights))
-            if (pulled := part.pull(clients, weights, start)) is not None:
+            if (pulled := part.ask("pull", clients, weights, start)) is not None:
                 value, gradient = pulled
                 self.gradients[:count] += gradient
                 if value is not None:
@@ -216,7 +216,7 @@ def train(
     clients, starts = [client for client, _ in ordered], [start for _, start in ordered]
     stack.load(starts, [client.global_weights for client in clients])
     for part in parts:
-        part.begin_fused(clients, stack)
+        part.ask("begin_fused", clients, stack)
     data, all_x, all_y = joined(clients)
     optimizer = make_optimizer(stack.rows[: len(clients)], config, clients[0].t)
     reported: dict[str, list[torch.Tensor]] = {}
@@ -229,15 +229,15 @@ def train(
         if changes_batches:
             drawn = [(x[:n], y[:n]) for x, y, n in zip(*real[:2], lengths, strict=True)]
             for part in parts:
-                drawn = [part.batch(client, x, y) for client, (x, y) in zip(active, drawn, strict=True)]
+                drawn = [part.ask("batch", client, x, y) for client, (x, y) in zip(active, drawn, strict=True)]
             batch, lengths = pad(drawn), [len(y) for _, y in drawn]
         with autocast(config, stack.model.device):
             step = forward(stack, batch, real, lengths)
-            weights = {math.prod(part.ce_weight(client) for part in parts) for client in active}
+            weights = {math.prod(part.ask("ce_weight", client) for part in parts) for client in active}
             losses = step.ce if weights == {1} else step.ce * common(weights)
             terms = {"ce": step.ce}
             for part in parts:
-                if (term := part.fused_loss(active, step)) is not None:
+                if (term := part.ask("fused_loss", active, step)) is not None:
                     losses = losses + term
                     terms |= {part.name: term} if part.reported else {}
         stack.backward(losses)

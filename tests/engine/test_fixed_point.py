@@ -5,7 +5,17 @@ import pytest
 import torch
 
 from raysim.engine import fixed_point
-from raysim.engine.fixed_point import ExactSums, NotSummable, Term, add_up, decode_mean, decode_sum, mean_term, sum_term
+from raysim.engine.fixed_point import (
+    ExactSums,
+    NotSummable,
+    Overweight,
+    Term,
+    add_up,
+    decode_mean,
+    decode_sum,
+    mean_term,
+    sum_term,
+)
 
 
 def encoded(term: Term) -> np.ndarray:
@@ -63,8 +73,27 @@ def test_the_largest_allowed_values_do_not_overflow():
 
 
 def test_nothing_added_is_an_error():
-    with pytest.raises(NotSummable, match="no weight"):
+    with pytest.raises(Overweight, match="nothing"):
         decode_mean(encoded(mean_term(torch.ones(2), 0.0)))
+
+
+@pytest.mark.parametrize(("share", "value"), [(0.9, 2.0**21 - 1), (1e3, 1.0), (1e5, 0.01), (2.0**18, 0.0)])
+def test_a_sum_that_may_have_left_int64_is_refused_and_no_other(share, value):
+    """Doubled until it is: up to there the mean is right, and beyond it no wrapped sum looks sound."""
+    vector = torch.full((3,), value)
+    total, exact = encoded(mean_term(vector, share)), share * max(value, 1.0) * 2.0**40
+    while exact < 2.0**63:
+        np.testing.assert_allclose(decode_mean(total), vector, rtol=1e-6)
+        total, exact = total + total, 2 * exact
+    for _ in range(5):
+        with pytest.raises(Overweight, match="too much to be exact"):
+            decode_mean(total)
+        total = total + total
+
+
+def test_a_term_that_could_not_be_added_at_all_is_refused():
+    with pytest.raises(Overweight, match=r"1e\+09 times what all clients together were planned to"):
+        mean_term(torch.ones(3), 1e9)
 
 
 def test_blocks_change_no_bit(monkeypatch):
@@ -79,7 +108,9 @@ def test_blocks_change_no_bit(monkeypatch):
     wide = vectors.astype(np.float64)
     mean = np.rint(wide * (0.3 * 2.0**40)).astype(np.int64).sum(0)
     share = 3 * int(np.rint(0.3 * 2.0**40))
-    assert np.array_equal(sums.totals["mean"].numpy(), [*mean, share])
+    found = sums.totals["mean"].numpy()
+    assert np.array_equal(np.delete(found, -2), [*mean, share])
+    assert np.abs(vectors).max(1).sum() * 0.3 * 2.0**40 < found[-2] * 2.0**32 < 2**63
     assert np.array_equal(decode_mean(sums.totals["mean"].numpy()), (mean / share).astype(np.float32))
     total = np.rint(wide * 2.0**30).astype(np.int64).sum(0).reshape(10, 100)
     assert np.array_equal(sums.totals["sum"].numpy(), total)

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from raysim.engine.messages import Trained
 from raysim.engine.server import Server
 from raysim.models import build
 from raysim.models.flat import FlatModel
@@ -25,8 +26,8 @@ def test_the_average_is_exact_and_survives_a_snapshot():
     config = configure()
     server = Server(config, federated(config, blobs()))
     server.weights = [np.zeros(3, dtype="float32")]
-    terms = [np.array([2**40, 2**41, 0, 2**40]), np.array([0, 0, 2**40, 2**40])]
-    (mean,) = server.aggregate(1, {0: 2}, 2, {"model/0": terms[0]}, {"model/0": terms[1]})
+    terms = [np.array([2**40, 2**41, 0, 1, 2**40]), np.array([0, 0, 2**40, 1, 2**40])]
+    (mean,) = server.aggregate(1, {0: Trained(2, 2.0)}, 2, {"model/0": terms[0]}, {"model/0": terms[1]})
     assert mean.tolist() == [0.5, 1.0, 0.5]
     assert mean.dtype == "float32"
     (restored,) = server.restore(server.snapshot()[0], {})

@@ -60,6 +60,7 @@ REFUSED = {
     ("feddpgan", "fedmix"): MIXED,
     ("feddpgan", "sdafl"): GANS,
     ("feddpms", "fedensemble"): "fedensemble has several models, feddpms one",
+    ("fedbn", "hfmds"): "hfmds makes images by the global model, whose batch-norm fedbn leaves as it was",
     ("fedgan", "fedmix"): MIXED,
     ("fedgan", "sdafl"): GANS,
     ("fedmix", "fixmatch"): MIXED,

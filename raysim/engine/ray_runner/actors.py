@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ray
 
+from raysim.engine.ending import ending
 from raysim.engine.failures import BrokenDevice, OutOfMemory, ServerLost
 from raysim.engine.ray_runner.actor_metrics import ActorMetrics
 
@@ -37,6 +38,7 @@ class _Host:
         self.gpus = [str(gpu) for gpu in ray.get_gpu_ids()]
         show_only(self.gpus)
         module, _, attribute = kind.partition(":")
+        ending.hears = True  # nobody interrupts an actor: who raises KeyboardInterrupt means something else
         # An actor without a GPU of its own still sees every GPU of the machine; it must not use them.
         self.held = getattr(importlib.import_module(module), attribute)(config, data, use_gpu=bool(self.gpus))
 

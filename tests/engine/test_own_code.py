@@ -1,0 +1,157 @@
+"""What own code may do: a hook that goes wrong ends the run in one line that names it, its part and the round.
+
+The part that goes wrong is tests/parts/rogue.py.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from raysim.engine.failures import RunFailure
+from raysim.engine.simulation import Simulation
+from raysim.errors import InputError, RaysimError
+from raysim.methods import part_classes
+from raysim.methods.base import Part
+from tests.parts.rogue import HOOKS, SERVER, Rogue, table_of
+from tests.simulate import blobs, simulate
+
+TINY = {
+    "method": "tests.parts.rogue", "clients": 4, "active": 3, "rounds": 2, "batch_size": 16, "model": "mlp",
+    "client_retries": 0, "privacy": 8, "tsne": 8, "fuse": 1,
+}  # fmt: skip
+
+
+def run(where: str, what: str, t: int = 1, **settings):
+    """A run of which one hook goes wrong in round t, in this process."""
+    rogue = {"rogue.where": where, "rogue.what": what, "rogue.round": t}
+    return simulate(blobs(60, 20, shape=(1, 6, 6)), **TINY | rogue | settings)
+
+
+def line_of(where: str, what: str, t: int = 1, kind: type[RaysimError] = RunFailure, **settings) -> str:
+    """The one line in which the run ends."""
+    with pytest.raises(kind) as caught:
+        run(where, what, t, **settings)
+    text = str(caught.value)
+    assert len(text.splitlines()) == 1
+    return text
+
+
+# -- models, at the server ---------------------------------------------------------------------------------------------
+
+HANDED_OUT = [hook for hook in SERVER if hook not in ("setup", "update")]
+
+
+@pytest.mark.parametrize("where", HANDED_OUT)
+@pytest.mark.parametrize("how", ["in_place", "item", "list"])
+def test_models_that_are_written_elsewhere_than_in_update_are_refused(where, how):
+    """In one process clients would have got them, and on Ray nobody."""
+    said = line_of(where, f"models-{how}")
+    assert said.startswith(f"`{where}` of rogue failed in round ")
+    assert "models are changed in `setup` and `update` only" in said
+
+
+@pytest.mark.parametrize("where", ["setup", "update"])
+@pytest.mark.parametrize("how", ["nan", "shape", "lists", "tensor", "none", "large"])
+def test_models_that_nobody_could_train_name_who_left_them_at_once(where, how):
+    """In the last round, too, after which no client would have failed over them."""
+    said = line_of(where, f"models-{how}", t=2)
+    when = "before round 1" if where == "setup" else "in round 2"
+    assert said.startswith(f"`{where}` of rogue failed {when}: it left ")
+
+
+def test_models_of_another_float_type_are_taken_over(monkeypatch):
+    from tests.parts.everything import Everything
+
+    def update(self, server, uploads):
+        server.weights = [weights.astype(np.float64) for weights in server.weights]
+
+    monkeypatch.setattr(Everything, "update", update)
+    monkeypatch.setattr(Everything, "setup", lambda self, server: server.state.update({self.name: {"centre": 0.0}}))
+    (model,) = simulate(method="tests.parts.everything", rounds=1).models
+    assert {array.dtype for array in model.values()} == {np.dtype(np.float32)}
+
+
+# -- shared datasets ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["shape", "dtype", "flat", "nan", "labels", "columns", "empty", "no_table"])
+@pytest.mark.parametrize("where", ["setup", "update"])
+def test_images_that_clients_could_not_train_on_are_refused_when_they_are_shared(where, kind):
+    assert line_of(where, f"share-{kind}").startswith(f"`{where}` of rogue failed ")
+
+
+@pytest.mark.parametrize("where", ["setup", "broadcast", "route"])
+def test_what_a_hook_shares_reaches_the_clients(where, monkeypatch):
+    """That of `setup` in round 1 already; also of a part that has no other hook at the server."""
+    seen = {}
+
+    def share(part, server, *ignored):
+        if server.t == (where != "setup"):
+            server.share(part.name, table_of(server.data.shape, "right"))
+        return {"setup": None, "broadcast": {}, "route": None}[where]
+
+    for hook in {*HOOKS} - {where, "begin"}:
+        monkeypatch.setattr(Rogue, hook, getattr(Part, hook))
+    monkeypatch.setattr(Rogue, where, share)
+    monkeypatch.setattr(Rogue, "begin", lambda part, client: seen.update({client.t: set(client.shared)}))
+    result = run("", "", rounds=3)
+    assert seen == {t: {"rogue"} if t > (where != "setup") else set() for t in (1, 2, 3)}
+    assert result.shared["rogue"].num_rows == 10
+    assert result.history[0].reported["shared_bytes"] == result.shared["rogue"].nbytes
+    assert result.history[0].bytes_down > result.history[1].bytes_down  # every client downloads it once
+
+
+# -- weights -----------------------------------------------------------------------------------------------------------
+
+
+def weighed(monkeypatch, weight, **settings):
+    """The model of a run whose clients have this weight."""
+    monkeypatch.setattr(Rogue, "weight", lambda part, client: weight(client))
+    return run("", "", **settings).models[0]
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e3])
+def test_weights_of_another_scale_than_samples_give_the_same_mean(scale, monkeypatch):
+    expected = weighed(monkeypatch, lambda client: client.samples)
+    found = weighed(monkeypatch, lambda client: scale * client.samples)
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("weight", "said"),
+    [
+        (1e9, r"^client \d failed in round 1 .*: it returned 1e\+09, 1.*e\+07 times .* \(`weight` of rogue\)$"),
+        (
+            2e8,
+            "^`weight` of rogue failed in round 1: .* add up to .e.07 times what was planned, too much to be exact; ",
+        ),
+        (1e-7, "^`weight` of rogue failed in round 1: .* add up to .*e-09 times what was planned, too little"),
+        (0, "^`weight` of rogue failed in round 1: the weights it returned add up to nothing; "),
+    ],
+)
+def test_weights_that_leave_no_exact_mean_are_refused_in_one_line(weight, said, monkeypatch):
+    """Of 1e9 a sum of whole numbers of 64 bits wrapped around, and the loss was 14, 341 and 72."""
+    with pytest.raises(RunFailure, match=said) as caught:
+        weighed(monkeypatch, lambda client: weight, weighting="samples")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_two_parts_that_weigh_clients_are_refused():
+    with pytest.raises(InputError, match="rogue and everything both decide 'weight'; use one of them"):
+        part_classes("tests.parts.rogue+tests.parts.everything")
+
+
+@pytest.mark.parametrize("settings", [{}, {"weighting": "uniform"}, {"labelled": 5, "unlabelled_batch": 4}])
+def test_a_sum_with_another_share_than_was_planned_is_found_out(settings, monkeypatch):
+    simulate(rounds=1, **settings)
+    broadcast = Simulation.broadcast
+
+    def with_more(self, *arguments):
+        made = broadcast(self, *arguments)
+        return replace(made, total_weight=made.total_weight + 0.01)
+
+    monkeypatch.setattr(Simulation, "broadcast", with_more)
+    with pytest.raises(RunFailure, match=r"^round 1 has added models with 0\.\d+ of the weight, not [01][.\d]*$"):
+        simulate(rounds=1, **settings)
