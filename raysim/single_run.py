@@ -376,7 +376,7 @@ def summarise(config: RunConfig, result: Result) -> dict[str, Any]:
     """The content of summary.json, but for its times and what callbacks add."""
     history = result.history
     accuracies = [metrics.accuracy for metrics in history if metrics.accuracy is not None]
-    similarities = [metrics.reported["psnr"] for metrics in history if "psnr" in metrics.reported]
+    similarities = [value for metrics in history if (value := metrics.reported.get("psnr")) is not None]
     return {
         "method": config.method,
         "final_accuracy": accuracies[-1],

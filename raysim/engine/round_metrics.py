@@ -61,8 +61,11 @@ class RoundMetrics(Mapping[str, Any]):
         "what parts put into server.metrics, by name; None where it was not finite", factory=dict
     )
     train_loss: float | None = metric("the clients' mean cross-entropy in local training", gauge="train_loss")
-    terms: dict[str, float] = metric(
-        "the clients' mean of each further loss term", factory=dict, gauge="term", tag="term"
+    terms: dict[str, float | None] = metric(
+        "the clients' mean of each further loss term; None where it was not finite",
+        factory=dict,
+        gauge="term",
+        tag="term",
     )
     phases: dict[str, float] = metric(
         "seconds that each phase of the round took", factory=dict, gauge="phase_seconds", tag="phase"
@@ -162,7 +165,7 @@ def late_mean(accuracies: list[float]) -> float:
     return statistics.fmean(accuracies[-max(1, len(accuracies) // 4) :])
 
 
-def _mean_losses(reports: Reports) -> tuple[float | None, dict[str, float]]:
+def _mean_losses(reports: Reports) -> tuple[float | None, dict[str, float | None]]:
     """The clients' mean cross-entropy, and that of each further term, weighted by samples.
 
     `fsum` rounds once, so the order of the clients does not matter. A client that was skipped has no samples.
@@ -170,10 +173,10 @@ def _mean_losses(reports: Reports) -> tuple[float | None, dict[str, float]]:
     if len(reports.skipped) == len(reports.clients):
         return None, {}
     total = sum(reports.samples)
-    means = {
-        name: math.fsum(s * term for s, term in zip(reports.samples, terms, strict=True) if term is not None) / total
-        for name, terms in sorted(reports.terms.items())
-    }
+    means: dict[str, float | None] = {}
+    for name, terms in sorted(reports.terms.items()):
+        found = [s * term for s, term in zip(reports.samples, terms, strict=True) if term is not None]
+        means[name] = math.fsum(found) / total if all(map(math.isfinite, found)) else None
     return means.pop("ce"), means
 
 

@@ -436,7 +436,7 @@ class Simulation:
         certified, means = self.runner.call_server(Server.privacy, t, returns=2)
         work = Pass(WorkerCalls.attack, self.reading(t), [self.trained(t)], [1.0], extra=(means, self.config.cohort(t)))
         (measured,) = self.runner.run(work).first
-        similar = [metrics.reported["psnr"] for metrics in history if "psnr" in metrics.reported]
+        similar = [value for metrics in history if (value := metrics.reported.get("psnr")) is not None]
         note = "dB, of shared images to those they were made from, as the papers define it: a similarity"
         psnr = [Figure("psnr", value, note=note) for value in similar[-1:]]
         return [*measured, *self.runner.get(certified), *psnr]

@@ -3,17 +3,25 @@
 The part that goes wrong is tests/parts/rogue.py.
 """
 
+import json
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from raysim.cli import main
 from raysim.engine.failures import RunFailure
+from raysim.engine.round_metrics import ENGINE_NAMES
 from raysim.engine.simulation import Simulation
+from raysim.engine.written import usable_metrics
 from raysim.errors import InputError, RaysimError
 from raysim.methods import part_classes
 from raysim.methods.base import Part
-from tests.parts.rogue import HOOKS, SERVER, Rogue, table_of
+from raysim.methods.common.contract import HookError
+from raysim.observe.figures import figures
+from raysim.settings import flag
+from tests.parts.rogue import HOOKS, METRICS, NUMBERS, SERVER, Rogue, table_of
 from tests.simulate import blobs, simulate
 
 TINY = {
@@ -155,3 +163,75 @@ def test_a_sum_with_another_share_than_was_planned_is_found_out(settings, monkey
     monkeypatch.setattr(Simulation, "broadcast", with_more)
     with pytest.raises(RunFailure, match=r"^round 1 has added models with 0\.\d+ of the weight, not [01][.\d]*$"):
         simulate(rounds=1, **settings)
+
+
+# -- metrics -----------------------------------------------------------------------------------------------------------
+
+REPORTING = [hook for hook in SERVER if hook not in ("sample_features", "shared_means", "certificate")]
+
+
+@pytest.mark.parametrize("kind", METRICS)
+@pytest.mark.parametrize("where", ["setup", "receive", "update"])
+def test_what_is_no_number_or_has_a_name_of_the_engines_is_refused_when_it_is_set(where, kind):
+    said = line_of(where, f"metric-{kind}", t=2)
+    assert said.startswith(
+        f"`{where}` of rogue failed {'before round 1' if where == 'setup' else 'in round 2'}: it set "
+    )
+    name = "accuracy" if kind == "engine" else "rogue.odd"
+    assert f"`server.metrics['{name}']`" in said
+
+
+@pytest.mark.parametrize("name", sorted(ENGINE_NAMES))
+def test_every_name_of_the_engines_is_its_own(name):
+    with pytest.raises(HookError, match="which the engine itself reports; take another name"):
+        usable_metrics({name: 1.0})
+
+
+def test_metrics_that_are_no_dict_or_have_no_name_are_refused():
+    for metrics in ("high", [1.0], {3: 1.0}, {"": 1.0}):
+        with pytest.raises(HookError):
+            usable_metrics(metrics)
+
+
+@pytest.mark.parametrize("where", REPORTING)
+def test_every_server_hook_of_a_round_can_report(where):
+    first, second = run(where, "number-float32", t=1).history
+    assert first.reported["rogue.float32"] == 0.5
+    assert "rogue.float32" not in second.reported
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_numbers_of_any_library_are_numbers_of_python(kind):
+    """What is not finite is null in JSON."""
+    (found,) = run("update", f"number-{kind}", rounds=1).history
+    value = found.reported[f"rogue.{kind}"]
+    assert type(value) in (int, float, type(None))
+    expected = float(NUMBERS[kind])
+    assert value == (expected if math.isfinite(expected) else None)
+    assert json.loads(json.dumps(found.to_line(), allow_nan=False))[f"rogue.{kind}"] == value
+
+
+def test_a_loss_term_that_is_not_finite_is_null(monkeypatch):
+    """It has no gradient, so the model is sound."""
+    monkeypatch.setattr(Rogue, "pull", Part.pull)
+    monkeypatch.setattr(Rogue, "loss", lambda part, client, step: step.ce.detach() * math.nan)
+    (found,) = run("", "", rounds=1).history
+    assert found.terms["rogue"] is None
+    assert math.isfinite(found.train_loss)
+
+
+def test_readers_cope_with_a_metric_that_was_not_finite(tmp_path, capsys):
+    rogue = ["--rogue.where", "update", "--rogue.what", "number-nan", "--rogue.round", "1"]
+    words = [
+        word
+        for key, value in (TINY | {"train_size": 60, "test_size": 20, "tsne": 0}).items()
+        for word in (flag(key), str(value))
+    ]
+    out = str(tmp_path / "run")
+    assert main(["run", "--in-process", *words, *rogue, "--out", out]) == 0
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+    assert [line.get("rogue.nan", "none") for line in lines] == [None, "none"]
+    assert "rogue.nan" not in figures(lines[0])
+    for command in (["show", out], ["report", out], ["resume", out]):
+        assert main(command) == 0
+    assert "Traceback" not in capsys.readouterr().err

@@ -128,7 +128,7 @@ class Rogue(Everything):
         return self.go_wrong("update", None, server, t=server.t)
 
     def sample_features(self, server, count):
-        pair = torch.zeros(4, server.model.module.feature_size), torch.zeros(4, dtype=torch.int64)
+        pair = torch.eye(4, server.model.module.feature_size), torch.zeros(4, dtype=torch.int64)
         return self.go_wrong("sample_features", pair, server)
 
     def shared_means(self, server):
