@@ -28,6 +28,7 @@ from raysim.definitions import is_own
 from raysim.engine.callbacks import Callback, Callbacks
 from raysim.engine.digest import digest
 from raysim.engine.ending import ending as end_of_process
+from raysim.engine.own_code import own_code
 from raysim.engine.ray_runner import cluster
 from raysim.engine.ray_runner.gpu_room import with_room
 from raysim.engine.ray_runner.plan import Plan, make_plan
@@ -230,7 +231,8 @@ def described(config: RunConfig, dataset: Dataset, dealt: Partition, *notes: str
 
 def idle_parts(config: RunConfig, dealt: Partition) -> list[str]:
     """What to say of parts that never act in this run: without them the result would be the same, or nearly."""
-    reasons = ((part.name, part.idle(config, dealt.sizes)) for part in config.parts)
+    with own_code(0):
+        reasons = [(part.name, part.ask("idle", config, dealt.sizes)) for part in config.parts]
     return [f"{name} never acts: {reason}" for name, reason in reasons if reason]
 
 

@@ -5,9 +5,11 @@ What a command needs is imported when it runs: `raysim --help` loads neither tor
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable
+from traceback import format_exception
 from typing import NoReturn
 
 from rich.console import Console
@@ -16,7 +18,7 @@ from raysim import __version__
 from raysim.engine.ending import ending
 from raysim.engine.ray_runner.environment import secure_local_ray
 from raysim.engine.signals import ignore_interrupts, interrupted_line, interruptible, leave
-from raysim.errors import InputError, RaysimError
+from raysim.errors import InputError, RaysimError, one_line
 from raysim.settings import nearest
 
 COMMANDS = {
@@ -85,8 +87,13 @@ def _guarded(function: Callable[[Words], None], words: Words) -> int:
             elif isinstance(error, RaysimError):
                 trace = getattr(error, "traceback", "").rstrip()
                 code, lines = error.exit_code, [*([trace] if trace else []), f"raysim: {error}"]
+            elif isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+                code, lines = 2, [f"raysim: {one_line(repr(error.filename))} is too long a path; give a shorter one"]
             else:
                 raise
+        except SystemExit as end:  # nothing of ours ends the process so: its code would be the command's
+            trace = "".join(format_exception(end)).rstrip()
+            code, lines = 1, [trace, f"raysim: own code ended the process ({type(end).__name__}: {end.code})"]
         finally:
             ignore_interrupts()
             ending.take(wait=True)

@@ -8,6 +8,7 @@ from raysim.data import partitions
 from raysim.data.partitions import Partitioner
 from raysim.errors import InputError
 from raysim.methods.base import Part, can_fuse
+from raysim.methods.common.contract import HookError
 from raysim.rng import stream
 from raysim.settings import as_dict, flag, formerly, setting, setting_fields
 
@@ -275,7 +276,13 @@ def check(config: RunConfig) -> RunConfig:
     for name in partitions.names():
         partitions.from_settings(as_dict(config), name).check(chosen=name == config.partition)
     for part in config.parts:
-        part.check(config)
+        try:
+            part.ask("check", config)
+        except InputError:
+            raise
+        except (Exception, SystemExit) as error:  # own code may raise anything
+            text = str(error) if isinstance(error, HookError) else f"{type(error).__name__}: {error}"
+            raise InputError(f"--method {config.method}: `check` of {part.name} failed: {text}") from error
     if config.evaluation == "global" and (alone := [part.name for part in config.parts if part.predicts_with_personal]):
         raise InputError(f"--method {alone[0]} keeps what it predicts with at the clients; add --evaluation clients")
     if config.fuse_size > 1 and (reason := why_not_fused(config)):

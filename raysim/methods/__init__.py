@@ -9,6 +9,7 @@ import traceback
 
 from raysim import discovery
 from raysim.errors import InputError
+from raysim.measures import feature_kl
 from raysim.methods.base import Part, name_of
 from raysim.settings import Given, as_dict, nearest
 
@@ -28,6 +29,13 @@ ALIASES: dict[str, tuple[str, dict[str, object]]] = {
         },
     ),
 }
+
+
+# Names that no part can have: states, sums, uploads, terms and figures of parts stand beside what the engine keeps so.
+RESERVED = {
+    "personal": "a client's own parameters", "model": "the sums of the models", "training": "the figures of training",
+    "ce": "the cross-entropy", feature_kl.NAME: "what --feature-kl compares",
+}  # fmt: skip
 
 
 def of_objects(given: object) -> tuple[Given, dict[str, object]]:
@@ -125,6 +133,10 @@ def part_classes(method: str) -> dict[str, type[Part]]:
         if name == "fedavg":
             continue
         prefix = name.rpartition(".")[2]
+        if prefix in RESERVED:
+            raise InputError(
+                f"--method {method}: the engine keeps {RESERVED[prefix]} under the name '{prefix}'; rename the file"
+            )
         if prefix in classes:
             raise InputError(f"--method {method}: '{name}' is there twice")
         classes[prefix] = given.get(name) or part_class(name)

@@ -54,7 +54,7 @@ def _make(name: str) -> Callback:
         raise InputError(f"--callback '{name}': write MODULE:CLASS, for example my_lab.tracking:Mlflow")
     try:
         return getattr(importlib.import_module(module), attribute)()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"--callback {name}: {type(error).__name__}: {error}") from error
 
 
@@ -74,7 +74,7 @@ class Guarded(Callback):
     def on_start(self, settings: dict[str, Any], out: Path) -> None:
         try:
             self._hook("on_start")(settings, out)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise RaysimError(f"{self._describe('on_start', error)}; put that right or leave it out") from error
 
     def on_round(self, metrics: RoundMetrics) -> str | None:
@@ -94,7 +94,7 @@ class Guarded(Callback):
         """Called also where the callback was dropped: it may hold a connection or a file."""
         try:
             self._hook("close")()
-        except Exception as error:  # noqa: BLE001 - as in _call
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - as in _call
             self._drop("close", error)
 
     def _hook(self, name: str) -> Callable[..., Any]:
@@ -109,16 +109,16 @@ class Guarded(Callback):
             if name == "on_result":
                 json.dumps(dict(answer or {}))  # it goes into summary.json
             return answer
-        except Exception as error:  # noqa: BLE001 - anything may go wrong in other people's code, and is reported
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - anything may go wrong in other people's code, and is said
             self._drop(name, error)
             return None
 
-    def _drop(self, name: str, error: Exception) -> None:
+    def _drop(self, name: str, error: BaseException) -> None:
         """Leave the callback out from now on, and say why, the first time."""
         if not self.dropped:
             self.dropped = True  # first: `complain` may call on_event of every callback
             self.complain(f"{self._describe(name, error)}; the run goes on without it")
 
-    def _describe(self, hook: str, error: Exception) -> str:
+    def _describe(self, hook: str, error: BaseException) -> str:
         reason = " ".join(str(error).split())
         return f"{self._name}.{hook}: {type(error).__name__}: {reason}"

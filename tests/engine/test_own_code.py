@@ -5,6 +5,7 @@ The part that goes wrong is tests/parts/rogue.py.
 
 import json
 import math
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -235,3 +236,53 @@ def test_readers_cope_with_a_metric_that_was_not_finite(tmp_path, capsys):
     for command in (["show", out], ["report", out], ["resume", out]):
         assert main(command) == 0
     assert "Traceback" not in capsys.readouterr().err
+
+
+# -- exits and names ---------------------------------------------------------------------------------------------------
+
+
+def ends(arguments: list[str], capsys) -> tuple[int, str]:
+    """The exit code of a command and the last line of what it says."""
+    code = main(arguments)
+    return code, capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def command(out, where: str, what: str, **settings) -> list[str]:
+    """The command line of a run of which one hook goes wrong."""
+    values = TINY | {"train_size": 60, "test_size": 20, "tsne": 0, "out": out, "rogue.where": where, "rogue.what": what}
+    return ["run", "--in-process", *(w for key, value in (values | settings).items() for w in (flag(key), str(value)))]
+
+
+@pytest.mark.parametrize(("what", "said"), [("exits-0", "SystemExit: 0"), ("interrupts", "KeyboardInterrupt")])
+@pytest.mark.parametrize("where", ["check", "idle", "setup", "group_size", "begin", "update", "predict"])
+def test_own_code_does_not_choose_the_exit_code(where, what, said, tmp_path, capsys):
+    if (where, what) == ("check", "interrupts"):
+        pytest.skip("nothing has begun")
+    code, line = ends(command(tmp_path / "run", where, what), capsys)
+    assert code == (2 if where == "check" else 1)
+    assert line.startswith("raysim: ")
+    assert f"`{where}` of rogue" in line
+    assert said in line
+
+
+def test_who_ends_the_process_elsewhere_does_not_choose_the_exit_code_either(monkeypatch, capsys):
+    monkeypatch.setattr("raysim.cli.commands.methods", lambda words: sys.exit(0))
+    assert ends(["methods"], capsys) == (1, "raysim: own code ended the process (SystemExit: 0)")
+
+
+@pytest.mark.parametrize("name", ["personal", "model", "training", "ce", "feature_kl"])
+def test_a_method_with_a_name_of_the_engines_is_refused(name, tmp_path, monkeypatch):
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab" / f"{name}.py").write_text("from raysim import Part\n\nclass Own(Part):\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError, match=f"under the name '{name}'; rename the file"):
+        part_classes(f"lab.{name}")
+
+
+@pytest.mark.parametrize(
+    "words", [["resume"], ["report"], ["show"], ["features"], ["compare", "--methods", "fedavg", "--out"]]
+)
+def test_a_path_that_is_too_long_is_one_line(words, tmp_path, capsys):
+    assert main([*words, str(tmp_path / ("x" * 300))]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "is too long" in line

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import ray
 
 from raysim.engine.ending import ending
-from raysim.engine.failures import BrokenDevice, OutOfMemory, ServerLost
+from raysim.engine.failures import BrokenDevice, OutOfMemory, RunFailure, ServerLost
 from raysim.engine.ray_runner.actor_metrics import ActorMetrics
 
 if TYPE_CHECKING:
@@ -53,6 +53,10 @@ class _Host:
         """Call a method by its name: Ray transports no references to methods. What its device raises gets a name."""
         try:
             return getattr(self.held, method)(*arguments)
+        except (SystemExit, KeyboardInterrupt) as error:  # Ray would take it for a lost actor
+            raise RunFailure(
+                f"own code ended {self.name} in {method}: {type(error).__name__}: {error}", traceback.format_exc()
+            ) from None
         except Exception as error:
             device = importlib.import_module("raysim.training.device")  # with torch, as the held object has
             if (trouble := device.trouble_of(error)) is None:

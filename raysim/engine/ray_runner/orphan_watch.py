@@ -33,6 +33,8 @@ START_LOOK_SECONDS, LOOK_SECONDS = 0.25, 30.0  # between looks at who belongs to
 # The processes a Ray cannot do without, by their names, and who starts them: the run, or the raylet.
 DAEMONS = {"raylet": "raylet", "gcs_server": "GCS"}
 AGENTS = {"ray::DashboardAgent": "dashboard agent", "ray::RuntimeEnvAgent": "runtime-env agent"}
+# By their scripts until they have named themselves: on a busy machine that takes longer than the run's start.
+SCRIPTS = {"/ray/dashboard/agent.py": "dashboard agent", "/ray/_private/runtime_env/agent/main.py": "runtime-env agent"}
 DRIVER = "driver"
 
 
@@ -40,6 +42,12 @@ def connect(address: str) -> None:
     """Whether somebody listens at host:port; an OSError if not."""
     host, _, port = address.rpartition(":")
     socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+
+
+def agent_of(command: list[str]) -> str | None:
+    """Which of Ray's agents has this command line, if one has."""
+    ends = (title for script, title in SCRIPTS.items() if any(word.endswith(script) for word in command))
+    return AGENTS.get(command[0]) or next(ends, None)
 
 
 def obituary(who: str, started: bool, run_directory: str) -> str:
@@ -134,6 +142,7 @@ class Watcher:
         self.family: set[psutil.Process] = set()
         self.died: dict[str, float] = {}  # which of Ray's processes died before the run did, and when
         self.poll = select.poll()
+        self.patient_until = time.monotonic() + CAUSE_SECONDS
         self.names: dict[int, str] = {}  # by file descriptors that tell when the process ends
 
     def watch(self) -> None:
@@ -141,7 +150,7 @@ class Watcher:
         self.poll.register(0, select.POLLIN)
         self.look()
         while True:
-            pause = LOOK_SECONDS if self.started else START_LOOK_SECONDS
+            pause = LOOK_SECONDS if self.started and self.complete else START_LOOK_SECONDS
             ready = {fd for fd, _ in self.poll.poll(1000 * pause)}
             if 0 in ready:
                 if not (words := os.read(0, 4096)):
@@ -166,6 +175,11 @@ class Watcher:
         """Whether Ray is up; we are started beside a cluster only once the run has connected to it."""
         return bool(self.head) or "running" in self.reported
 
+    @property
+    def complete(self) -> bool:
+        """Whether all who have to live have been found, or will not be any more: agents may come after the start."""
+        return bool(self.head) or len(self.names) == len(DAEMONS | AGENTS) or time.monotonic() > self.patient_until
+
     def look(self) -> None:
         """Find out who belongs to the run, and who of them has to live."""
         with suppress(psutil.Error):
@@ -174,7 +188,7 @@ class Watcher:
             with suppress(psutil.Error, OSError, IndexError, AttributeError):  # pidfd_open: Linux only
                 # A process that has just been forked still has the name of who forked it.
                 wanted = self.head or process.ppid() == self.run
-                title = (wanted and DAEMONS.get(process.name())) or AGENTS.get(process.cmdline()[0])
+                title = (wanted and DAEMONS.get(process.name())) or agent_of(process.cmdline())
                 if title and title not in self.names.values():
                     descriptor = os.pidfd_open(process.pid)
                     self.names[descriptor] = title

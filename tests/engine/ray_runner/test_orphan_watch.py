@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from raysim.engine.ray_runner import private_folder
+from raysim.engine.ray_runner import orphan_watch, private_folder
+from raysim.engine.ray_runner.orphan_watch import Watcher, agent_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -203,3 +204,43 @@ def wait_for_look(beside: psutil.Process) -> None:
             return
         time.sleep(0.05)
     raise AssertionError("it does not watch Ray's processes")
+
+
+@pytest.mark.parametrize(("script", "title"), orphan_watch.SCRIPTS.items())
+def test_an_agent_without_its_title_is_one_already(tmp_path, script, title):
+    """It was looked for again half a minute later, and one that died until then was reported as the driver."""
+    path = tmp_path / script.removeprefix("/")
+    path.parent.mkdir(parents=True)
+    path.write_text("import time\ntime.sleep(600)\n")
+    watcher = Watcher(os.getpid(), "", "", "", str(tmp_path))
+    watcher.reported.add("running")
+    raylet = subprocess.Popen(["sh", "-c", f"{sys.executable} -u {path} --node-id=1; true"])
+    try:
+        while not watcher.names:  # it takes a moment until the process is the agent
+            watcher.look()
+        (agent,) = psutil.Process(raylet.pid).children()
+        assert [*watcher.names.values()] == [title]
+        assert watcher.started
+        assert not watcher.complete  # the others may still come
+        agent.kill()
+        raylet.wait()
+        (descriptor,) = watcher.names
+        watcher.note_death(descriptor)
+        assert watcher.last_line().startswith(f"raysim: Ray's {title} died; ")
+    finally:
+        for process in psutil.Process().children(recursive=True):
+            if "--node-id=1" in process.cmdline():
+                process.kill()
+        raylet.kill()
+        for descriptor in watcher.names:
+            os.close(descriptor)
+
+
+def test_the_scripts_of_agents_are_those_that_ray_starts():
+    from ray._private import services
+
+    folder = Path(services.RAY_PATH).parent
+    for script, title in orphan_watch.SCRIPTS.items():
+        assert (folder / script.removeprefix("/")).is_file()
+        assert agent_of([sys.executable, "-u", str(folder) + script]) == title
+    assert agent_of(["raylet", f"--runtime_env_agent_command=python {next(iter(orphan_watch.SCRIPTS))} --x"]) is None
