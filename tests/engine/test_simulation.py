@@ -190,7 +190,7 @@ def test_operations_are_counted_once_after_the_last_round_and_outside_its_time(m
         return original(self, typical, cohort, metrics)
 
     monkeypatch.setattr(Simulation, "count_operations", noting)
-    monkeypatch.setattr(client_work, "train", lambda client, _: trained.append((client.t, client.id)) or train(client))
+    monkeypatch.setattr(client_work, "train", lambda client: trained.append((client.t, client.id)) or train(client))
     result = simulate(method="moon", rounds=3, active=10)
     ((last, seconds, states),) = counting
     (again,) = {each for each in trained if trained.count(each) > 1}
@@ -212,6 +212,6 @@ def test_the_memory_that_actors_held_of_a_gpu_is_a_metric(monkeypatch):
 
 def test_a_batch_of_one_with_batch_norm_names_the_way_out(monkeypatch):
     """What torch says of it is recognised."""
-    monkeypatch.setattr(client_work, "train", lambda client, _: nn.BatchNorm1d(2).train()(torch.zeros(1, 2)))
+    monkeypatch.setattr(client_work, "train", lambda client: nn.BatchNorm1d(2).train()(torch.zeros(1, 2)))
     with pytest.raises(ClientFailure, match="a batch has one sample: --drop-last leaves out a last one"):
         simulate(rounds=1, on_client_error="stop")
