@@ -5,7 +5,7 @@ import json
 import pytest
 
 from raysim.errors import InputError
-from raysim.observe.listing import as_csv, as_json, as_latex, as_text, lines
+from raysim.observe.listing import lines, table
 from tests.observe.by_hand import written
 
 
@@ -25,7 +25,7 @@ def runs(tmp_path):
 
 
 def test_figures_of_each_run(runs):
-    found = json.loads(as_json(lines([runs])))
+    found = json.loads(table(lines([runs])).json())
     assert [run.pop("run") for run in found] == [str(runs / name) for name in "bac"]  # the most accurate first
     assert found == [
         {"method": "fedprox", "lr": 0.5, "rounds": 2, "finished": False, "final_accuracy": 0.6, "best_accuracy": 0.6,
@@ -53,19 +53,15 @@ def test_an_order_that_there_is_not(runs):
 
 
 def test_forms(runs):
-    found = lines([runs / "a", runs / "b"])
-    text = [line.split() for line in as_text(found).splitlines()]
-    assert text[1:] == [
+    found = table(lines([runs / "a", runs / "b"]))
+    text = found.text().splitlines()
+    assert [line.split() for line in text[1:]] == [
         [str(runs / "b"), "fedprox", "0.5", "2", "of", "3", "60.00", "60.00", "60.00", "4s"],
         [str(runs / "a"), "fedavg", "0.01", "8", "30.00", "50.00", "25.00", "1m01s"],
     ]
-    assert len({len(line) for line in as_text(found).splitlines()}) == 1  # the last column ends where it does above
-    assert as_csv(lines([runs / "c"])).splitlines() == [
+    assert len({len(line) for line in text}) == 1  # the last column ends where it does above
+    assert found.latex().splitlines()[0] == r"\begin{tabular}{lllrrrrr}"  # of a run, its method and lr; five figures
+    assert table(lines([runs / "c"])).csv().splitlines() == [
         "run,method,dataset,rounds,finished,final_accuracy,best_accuracy,late_accuracy,seconds",
         f"{runs / 'c'},fedprox,cifar10,0,False,,,,0",
     ]
-    latex = as_latex(found).splitlines()
-    assert latex[0] == r"\begin{tabular}{lllrrrrr}"
-    assert latex[1] == r"run & method & lr & rounds & final \% & best \% & last quarter \% & time \\"
-    assert latex[2:3] + latex[-1:] == [r"\hline", r"\end{tabular}"]
-    assert latex[3].endswith(r"b & fedprox & 0.5 & 2 of 3 & 60.00 & 60.00 & 60.00 & 4s \\")
