@@ -69,7 +69,14 @@ def test_there_are_some():
     assert {words[0] for words in documented().values()} >= {"run", "resume", "report", "plan", "methods", *MANY}
 
 
-@pytest.mark.parametrize("command", [text for text, words in documented().items() if words[0] not in MANY])
+def cases() -> list:
+    """The commands that are tried whole; two of them look at the Ray there is."""
+    alone = {text: words[0] for text, words in documented().items() if words[0] not in MANY}
+    marks = {"plan": pytest.mark.processes, "doctor": pytest.mark.processes}
+    return [pytest.param(text, marks=marks.get(command, ())) for text, command in alone.items()]
+
+
+@pytest.mark.parametrize("command", cases())
 def test_it_runs(command, place):
     words = documented()[command]
     if "--track" in words:
@@ -83,8 +90,7 @@ def test_it_runs(command, place):
 def test_many_runs_can_be_configured(command, place):
     kind, *words = smaller(documented()[command], place)
     if kind == "search":
-        pytest.importorskip("pandas")
-        assert search.from_lists(*grid.read(words)).grid.runs
+        assert search.from_lists(*grid.read(words)).examples
     else:
         assert grid.from_words(kind, words).runs
 

@@ -45,6 +45,7 @@ def test_the_model_of_the_example_comes_back(small):
     assert type(small[0].model()).__name__ == "Net"
 
 
+@pytest.mark.processes
 def test_the_search_of_the_example_finds_a_best_trial(monkeypatch, tmp_path, capsys):
     pytest.importorskip("ray.tune")
     real = raysim.search

@@ -2,7 +2,8 @@
 
 `make test` runs the quick ones, which start neither, and one real run; `make test-full` runs the others that are not
 `slow`. A test is found to start processes if it, a fixture that it asks for, or a function of the tests that one of
-them calls uses one of STARTERS. What is overlooked fails: conftest.py lets no quick test start a process.
+them calls uses one of STARTERS. What is overlooked fails, since conftest.py lets no quick test start a process: mark it
+`processes` where its code does not show that, as where `main(["compare", …])` does.
 """
 
 import inspect
@@ -13,14 +14,15 @@ import pytest
 
 REAL_RUN = "test_real_run.py"  # quick although it starts processes
 STARTERS = (
-    "subprocess", "multiprocessing", "ray", "raysim.engine.ray_runner.runner", "raysim.engine.ray_runner.cluster",
+    "posix.fork", "subprocess", "multiprocessing", "ray", "raysim.engine.ray_runner.runner",
+    "raysim.engine.ray_runner.cluster",
     "raysim.api.compare", "raysim.api.sweep", "raysim.experiments.scheduler",
 )  # fmt: skip
 
 
 def is_quick(item: pytest.Item) -> bool:
     """Whether `make test` runs the test."""
-    if item.get_closest_marker("slow"):
+    if item.get_closest_marker("slow") or item.get_closest_marker("processes"):
         return False
     return item.path.name == REAL_RUN or not (isinstance(item, pytest.Function) and starts_processes(item))
 
@@ -48,7 +50,7 @@ def _mentioned(function: object) -> Iterator[object]:
             names = set(_names(part.__code__))
             for value in [part.__globals__[name] for name in names if name in part.__globals__]:
                 yield value
-                if isinstance(value, ModuleType) and value.__name__.startswith("raysim"):  # as in raysim.compare
+                if isinstance(value, ModuleType) and value.__name__.startswith(("os", "raysim", "benchmarks")):
                     yield from [getattr(value, name) for name in names if hasattr(value, name)]
 
 
@@ -66,4 +68,6 @@ def _is_starter(value: object) -> bool:
 
 
 def _is_ours(value: object) -> bool:
-    return (inspect.isfunction(value) or inspect.isclass(value)) and value.__module__.startswith(("tests.", "conftest"))
+    value = inspect.unwrap(value) if callable(value) else value  # as where a result is cached
+    own = (inspect.isfunction(value) or inspect.isclass(value)) and value.__module__
+    return bool(own) and own.startswith(("tests.", "benchmarks.", "conftest"))

@@ -74,6 +74,7 @@ def test_a_run_warns_at_first_in_its_events_and_in_its_report(tmp_path, capsys):
     assert f'<p class="warning">{warning}; lower --hfmds.first</p>' in head
 
 
+@pytest.mark.processes
 def test_many_runs_warn_before_the_first(tmp_path, capfd):
     words = ["--methods", "fedavg", "hfmds", "--seeds", "0", "1", "--rounds", "1", "--at-once", "1", "--privacy", "0"]
     words += ["--hfmds.first", "20"]

@@ -274,6 +274,7 @@ def test_without_a_source_the_compiled_code_counts():
     assert same == again != other
 
 
+@pytest.mark.processes
 def test_a_run_is_not_resumed_with_another_source(tmp_path, monkeypatch):
     settings = {"clients": 4, "rounds": 2, "train_size": 60, "test_size": 20, "privacy": 0, "in_process": True}
     one, other = type("Net", (WithInterface,), {}), type("Net", (Misleading,), {})

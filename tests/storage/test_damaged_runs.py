@@ -84,6 +84,7 @@ def test_a_run_that_cannot_go_on_names_the_file(tmp_path, capsys, name, kind):
         assert [line.startswith(f"raysim: {run / name}") for line in lines] == [True]
 
 
+@pytest.mark.processes
 def test_a_grid_names_the_damaged_run(tmp_path, capsys):
     words = ["compare", "--methods", "fedavg", "--train-size", "40", "--test-size", "20", "--clients", "4"]
     words += ["--rounds", "1", "--model", "mlp", "--in-process", "--out", str(tmp_path / "many")]
