@@ -38,7 +38,7 @@ class Worker(WorkerCalls):
         limit_memory(self.hosted.device, share)
 
     def hello(self) -> Hello:
-        return Hello(fingerprint(self.hosted.device), self.hosted.model.weights.nbytes)
+        return Hello(fingerprint(self.hosted.device, self.hosted.config.precision), self.hosted.model.weights.nbytes)
 
     def train(self, broadcast: Broadcast, groups: list[Group], states: States) -> PassAnswer:
         return self.clients.train(broadcast, groups, states)

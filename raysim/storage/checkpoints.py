@@ -247,6 +247,8 @@ def differences(identity: dict[str, Any], recorded: dict[str, Any], where: str) 
         settings = from_record(recorded["settings"], where, identity["settings"].get("method"))
         recorded = recorded | {"settings": {key: settings.get(key) for key in identity["settings"]}}
     recorded = {"run": identity.get("run")} | recorded  # early checkpoints do not say which run made them
+    if "device" in identity and "device" in recorded:  # of a CPU they say less
+        recorded = recorded | {"device": identity["device"] | recorded["device"]}
     return [key for key, value in identity.items() if recorded.get(key) != value]
 
 

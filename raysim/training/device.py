@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from raysim.errors import InputError, RaysimError
+from raysim.training.arithmetic import arithmetic
 from raysim.training.drivers import machine_has_gpu
 
 if TYPE_CHECKING:
@@ -130,10 +131,12 @@ def compiled(function: Callable, config: RunConfig, device: torch.device) -> Cal
     return lambda module, x, y: (fast if len(y) == config.batch_size else function)(module, x, y)
 
 
-def fingerprint(device: torch.device) -> dict[str, object]:
-    """All that the last bits of results may depend on; equal hashes are promised between equal fingerprints.
+def fingerprint(device: torch.device, precision: str = "float32") -> dict[str, object]:
+    """Return all that the last bits of results depend on; equal hashes are promised between equal fingerprints.
 
-    Of a GPU that is the GPU: random draws, all that is left to the host, are the same on every processor.
+    Of a CPU that is what its arithmetic gives, not its model: two models may choose the same kernels, and one model
+    others where a variable of the environment or another build of torch says so. Of a GPU it is the GPU: random draws,
+    all that is left to the host, are the same on every processor.
     """
     version = str(torch.__version__)  # a plain string: unpickling its own class would import torch in the driver
     if device.type == "cpu":
@@ -144,6 +147,7 @@ def fingerprint(device: torch.device) -> dict[str, object]:
             "threads": torch.get_num_threads(),
             "torch": version,
             "cuda": None,
+            **arithmetic(precision),
         }
     if device.type != "cuda":
         return {"device": device.type, "torch": version}

@@ -16,10 +16,9 @@ from raysim.storage import formats
 from raysim.storage.checkpoints import Checkpoints
 from raysim.storage.run_directory import RunDirectory, run_directory
 from raysim.storage.run_reader import read_run
-from tests.golden import device
+from tests.golden import TOLERANCE, device
 
 OLD = Path(__file__).parent / "written_by_0.1.0"
-PROCESSOR = "AuthenticAMD 25 17"  # on which the fixtures were written
 
 
 def manifest_of(folder: Path, **changes: object) -> dict:
@@ -37,11 +36,12 @@ def identity_of(folder: Path) -> dict:
 
 @pytest.fixture
 def interrupted(tmp_path) -> Path:
-    """The interrupted run, as if it had been written on the device of this test."""
+    """The interrupted run, as if it had been written on the device of this test, of which less was recorded then."""
     folder = tmp_path / "interrupted"
     shutil.copytree(OLD / "interrupted", folder)
-    here = {key: value for key, value in device().items() if key != "processor"}
-    manifest_of(folder, identity=identity_of(folder) | {"device": here})
+    identity = identity_of(folder)
+    here = {key: value for key, value in device().items() if key in identity["device"]}
+    manifest_of(folder, identity=identity | {"device": here})
     return folder
 
 
@@ -89,13 +89,20 @@ def test_a_run_resumed_from_it_ends_as_it_would_have(interrupted):
     run = read_run(interrupted)
     assert [metrics.round for metrics in run.history] == [1, 2, 3, 4]
     assert ["format" in line for line in run.lines("metrics.jsonl")] == [False, False, True, True]
-    fingerprint = read_run(OLD / "interrupted").facts["fingerprint"]
-    if device() == fingerprint[0] | {"processor": PROCESSOR}:
-        # Since then real and shared images go through the network together, which changes the last bits (changelog).
-        for now, then in zip(run.history, read_run(OLD / "finished").history, strict=True):
-            assert now.accuracy == then.accuracy
-            assert now.loss == pytest.approx(then.loss, rel=1e-5)
-            assert now.terms == pytest.approx(then.terms, rel=1e-5)
+    # Since then real and shared images go through the network together, which changes the last bits (changelog).
+    for now, then in zip(run.history, read_run(OLD / "finished").history, strict=True):
+        assert now.accuracy == pytest.approx(then.accuracy, abs=1.01 / 30)  # one of its test images
+        assert now.loss == pytest.approx(then.loss, rel=TOLERANCE)
+        assert now.terms == pytest.approx(then.terms, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("key", ["cpu", "loops"])
+def test_it_is_resumed_on_its_kind_of_device_only(interrupted, key):
+    here, of_run = device(), identity_of(interrupted)
+    manifest_of(interrupted, identity=of_run | {"device": here})
+    assert Checkpoints(interrupted / "checkpoints", of_run | {"device": here}).load().round == 2
+    with pytest.raises(RaysimError, match="was made with another device"):
+        Checkpoints(interrupted / "checkpoints", of_run | {"device": here | {key: "other"}}).load()
 
 
 # -- settings that are new ---------------------------------------------------------------------------------------------

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from raysim.engine.worker import Worker
 from raysim.errors import InputError, RaysimError
 from raysim.training import device, drivers
-from tests.simulate import SYNTHESIS, comparable, configure, simulate
+from tests.simulate import SYNTHESIS, blobs, comparable, configure, federated, simulate
 
 CPU = torch.device("cpu")
 
@@ -60,7 +61,22 @@ def test_the_host_is_no_part_of_a_gpus_fingerprint(monkeypatch):
     found = device.fingerprint(torch.device("cuda", 0))
     assert (found["device"], found["capability"], found["rocm"]) == ("A100", "8.0", "6.2")
     assert not {"cpu", "machine", "threads"} & found.keys()
-    assert device.fingerprint(torch.device("cpu")).keys() >= {"cpu", "machine", "threads"}
+    assert device.fingerprint(CPU).keys() >= {"cpu", "machine", "threads", "loops", "convolutions", "products"}
+
+
+def test_a_cpus_arithmetic_is_the_same_each_time_and_of_the_precision_that_is_used():
+    found = device.fingerprint(CPU)
+    assert device.fingerprint(CPU) == found
+    half = device.fingerprint(CPU, "bf16")
+    assert half == found | {"bf16": half["bf16"]}
+    assert half["bf16"] not in found.values()
+    assert reported_by_an_actor("bf16") == half
+
+
+def reported_by_an_actor(precision: str) -> dict[str, object]:
+    """The fingerprint that a client actor of a run with this precision reports."""
+    config = configure(precision=precision)
+    return Worker(config, federated(config, blobs())).hello().fingerprint
 
 
 @pytest.mark.parametrize(
