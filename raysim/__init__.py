@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from raysim.methods.base import Part, Upload
     from raysim.settings import setting
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _API = "raysim.api"
 _EXPORTS = {

@@ -76,8 +76,6 @@ class Run:
     def normalisation(self) -> Normalisation:
         """How pixels from 0 to 255 become what the model takes."""
         facts = self._read.facts
-        if not {"mean", "std", "shape"} <= facts.keys():
-            raise InputError(f"{self.path}/config.json is of an older raysim, without the images' shape; run it again")
         return Normalisation(tuple(facts["mean"]), tuple(facts["std"]))
 
     def normalise(self, images: np.ndarray) -> torch.Tensor:
@@ -100,7 +98,6 @@ class Run:
         name = self._model or str(self.settings["model"])
         if models.source(name) != facts.get("sources", {}).get("model"):
             raise InputError(f"{self.path}: its model {name} had another source; give the one it was trained with")
-        _ = self.normalisation  # says what is missing of an older run
         module = models.build_plain(name, tuple(facts["shape"]), len(facts["classes"]), int(self.settings["seed"]))
         own = dict(module.named_parameters()) | dict(module.named_buffers())
         weights = read_weights(path, own, name)

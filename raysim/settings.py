@@ -63,12 +63,7 @@ def setting(
     """
     limits = {"minimum": minimum, "above": above, "maximum": maximum}
     metadata = {"help": help, "choices": choices, "decides_result": decides_result, "own": own, **limits}
-    return dataclasses.field(default=default, metadata=metadata | {"formerly": default})
-
-
-def formerly(value: Any, field: Any) -> Any:
-    """The setting `field`, whose default is not what runs did before there was the setting: they did this."""
-    return dataclasses.field(default=field.default, metadata=field.metadata | {"formerly": value})
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def setting_fields(cls: Any) -> dict[str, dataclasses.Field[Any]]:

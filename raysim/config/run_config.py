@@ -10,7 +10,7 @@ from raysim.errors import InputError
 from raysim.methods.base import Part, can_fuse
 from raysim.methods.common.contract import HookError
 from raysim.rng import stream
-from raysim.settings import as_dict, flag, formerly, setting, setting_fields
+from raysim.settings import as_dict, flag, setting, setting_fields
 
 # Upper limits, far above what anyone has used: a value beyond them is a slip, and would end in a lack of memory.
 MOST_IMAGES = 10**15  # whether they fit is decided by the memory there is
@@ -157,10 +157,10 @@ class RunConfig(_PartitionSettings):
     gpu_fraction: float | None = setting(
         None, "share of a GPU per client actor; by default as much as fits", above=0, maximum=1, decides_result=False
     )
-    fuse: int | Literal["auto"] = formerly(1, setting(
+    fuse: int | Literal["auto"] = setting(
         "auto", "clients to train in one vectorised step, or as many as suit the model (auto); changes the last bits",
         minimum=1, maximum=MOST_ACTORS,
-    ))  # fmt: skip
+    )  # fmt: skip
     threads: int = setting(1, "torch threads per actor; changes the last bits of the result", minimum=1, maximum=1024)
     precision: Literal["float32", "tf32", "bf16"] = setting(
         "float32", "precision of local training: tf32 for products and convolutions on GPUs, or bf16 by autocast"

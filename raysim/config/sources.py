@@ -126,17 +126,19 @@ def _read_text(path: str) -> str:
 
 
 def from_record(recorded: dict[str, object], where: str, method: object = None) -> dict[str, object]:
-    """The settings that a run recorded in its config.json, completed with what it did where settings are new.
+    """Return the settings that a run recorded in its config.json, if they are all those that there are.
 
-    A setting that this raysim does not know is an InputError: ignoring it could change the result. `method` is the same
-    method as it was given in Python, whose parts cannot be found by their names.
+    Another version of raysim has others, and the result could depend on them. `method` is the same method as it was
+    given in Python, whose parts cannot be found by their names.
     """
     name = str(recorded.get("method", RunConfig.method))
     fields = _Known.of(method if isinstance(method, Given) and method == name else name).fields
-    for key in recorded:
-        if key not in fields:
-            raise InputError(f"{where}: unknown setting {flag(key)}; a newer raysim wrote it: use that one")
-    return {key: field.metadata["formerly"] for key, field in fields.items()} | recorded
+    if differing := recorded.keys() ^ fields.keys():
+        which = (
+            f"unknown setting {flag(min(differing))}" if min(differing) in recorded else f"no {flag(min(differing))}"
+        )
+        raise InputError(f"{where}: {which}; another version of raysim wrote it: use that one")
+    return recorded
 
 
 def load_layers(given: dict[str, object], defaults: dict[str, object], where: str = COMMAND_LINE) -> list[Layer]:

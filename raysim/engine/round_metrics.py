@@ -132,7 +132,7 @@ class RoundMetrics(Mapping[str, Any]):
 
     @classmethod
     def from_line(cls, line: Mapping[str, Any]) -> RoundMetrics:
-        """The way back; lines without a format are those of raysim 0.1.0, which had the same fields."""
+        """Make the metrics of a round from its line of metrics.jsonl."""
         own = {each.name for each in declared()} - {"reported"}
         reported = {key: value for key, value in line.items() if key not in own and key != "format"}
         return cls(**{key: value for key, value in line.items() if key in own}, reported=reported)

@@ -18,7 +18,7 @@ from raysim.privacy.figures import Figure
 from raysim.privacy.psnr import psnr
 from raysim.privacy.recognition import recognised
 from raysim.rng import stream
-from raysim.settings import formerly, setting
+from raysim.settings import setting
 from raysim.tensors import to_device
 from raysim.training.client import Client
 
@@ -42,20 +42,17 @@ class HFMDS(LocalPrototypes, ImageSynthesis):
         minimum=0, maximum=1,
     )  # fmt: skip
     every: int = setting(20, "rounds between two syntheses (T_d)", minimum=1)
-    first: int | Literal["every"] = formerly(
-        "every", setting(1, "round of the first synthesis, or every: T_d, as in the paper", minimum=1)
+    first: int | Literal["every"] = setting(
+        1, "round of the first synthesis, or every: T_d, as in the paper", minimum=1
     )
     per_client: int = setting(100, "synthetic images per client, at most its number of samples (B_g)", minimum=1)
     accumulate: bool = setting(False, "keep the images of earlier syntheses in the shared dataset")
     share: Literal["synthetic", "real"] = setting(
         "synthetic", "real: share the real images themselves, a bound for studies that GIVES UP ALL PRIVACY"
     )
-    group: int | Literal["auto"] = formerly(
-        2,
-        setting(
-            "auto", "clients whose images are synthesised in one batch; auto: about 200 images; changes the last bits",
-            minimum=1,
-        ),
+    group: int | Literal["auto"] = setting(
+        "auto", "clients whose images are synthesised in one batch; auto: about 200 images; changes the last bits",
+        minimum=1,
     )  # fmt: skip
 
     def check(self, config):

@@ -19,7 +19,6 @@ import pyarrow as pa
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from raysim.config import from_record
 from raysim.engine.checkpoint import Checkpoint
 from raysim.errors import RaysimError
 from raysim.state import pack, unpack
@@ -216,7 +215,8 @@ class Checkpoints:
             raise Damaged("it is of another round than its name says")
         if foreign := [name for name in manifest["files"] if not FILE_NAME.fullmatch(name)]:
             raise Damaged(f"it names {foreign[0]!r}, which no checkpoint has")
-        if differing := differences(self.identity, manifest["identity"], str(path)):
+        made = manifest["identity"]
+        if differing := [key for key, value in self.identity.items() if made.get(key) != value]:
             how = "by another run" if "run" in differing else f"with another {' and '.join(differing)}"
             raise RaysimError(f"{path} was made {how}: this run cannot go on here")
         return manifest
@@ -241,26 +241,13 @@ class Checkpoints:
             raise Damaged(f"{name} cannot be read ({error.strerror})") from None
 
 
-def differences(identity: dict[str, Any], recorded: dict[str, Any], where: str) -> list[str]:
-    """The keys of `identity` in which the one recorded in a checkpoint differs; new settings have their defaults."""
-    if "settings" in identity and "settings" in recorded:
-        settings = from_record(recorded["settings"], where, identity["settings"].get("method"))
-        recorded = recorded | {"settings": {key: settings.get(key) for key in identity["settings"]}}
-    recorded = {"run": identity.get("run")} | recorded  # early checkpoints do not say which run made them
-    if "device" in identity and "device" in recorded:  # of a CPU they say less
-        recorded = recorded | {"device": identity["device"] | recorded["device"]}
-    return [key for key, value in identity.items() if recorded.get(key) != value]
-
-
 def files_of_run(folder: Path, config: Mapping[str, Any]) -> set[str]:
     """The names in a folder of checkpoints that belong to the run with this config.json."""
     any_run, names = Checkpoints(folder, {}), set[str]()
     for path in any_run._manifests():
         with suppress(Damaged, RaysimError, *MALFORMED):
             manifest = any_run._read_manifest(path)
-            made = manifest["identity"]
-            settings = made["settings"].items()
-            if made["run"] == config.get("run") if "run" in made else settings <= config["settings"].items():
+            if manifest["identity"]["run"] == config["run"]:
                 names |= {path.name, *manifest["files"]}
     return names
 

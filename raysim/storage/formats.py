@@ -1,8 +1,8 @@
-"""Format versions of the files of a run directory, how older files are read, and what is said of damaged ones.
+"""Format versions of the files of a run directory, and what is said of damaged files.
 
 `config.json`, the manifest of a checkpoint and every line of `metrics.jsonl` have a key `format`; `synthetic.parquet`
-has `raysim_format` in its schema's metadata. Files without one are those of raysim 0.1.0, which had the same keys. A
-file of a newer format is refused. Raise the number when a reader of the old format would misread the new one.
+has `raysim_format` in its schema's metadata. A file of another format is refused. Raise the number when what is
+written changes so that a reader of the old format would misread it.
 
 Everything is read through `read_json` and `read_json_lines`, which compare it with a shape: what readers rely on.
 """
@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from raysim.config import RunConfig, from_record
+from raysim.config import RunConfig
 from raysim.engine.round_metrics import FORMAT as METRICS_FORMAT
 from raysim.engine.round_metrics import RoundMetrics
 from raysim.errors import InputError
-from raysim.settings import convert, setting_fields
+from raysim.settings import convert, flag, setting_fields
 
 CONFIG_FORMAT = 1
-MANIFEST_FORMAT = 2  # states as `raysim/state.py` packs them; those of format 1 are a part of that
+MANIFEST_FORMAT = 2  # states as `raysim/state.py` packs them
 SYNTHETIC_FORMAT = 1
 SYNTHETIC_KEY = "raysim_format"  # in the schema's metadata
 
@@ -52,7 +52,10 @@ SUMMARY = {
     "tsne?": {str: {"intra": float, "inter": float}}, "generator_map?": {str: {"intra": float, "inter": float}},
     "setup_seconds?": FINITE, "seconds": FINITE, "stopped?": (str, None),
 }  # fmt: skip
-CONFIG = {"run?": str, "settings": dict, "classes?": list, "data?": str, "sources?": {str: str}}
+CONFIG = {
+    "run": str, "settings": dict, "classes": list, "shape": [int], "mean": [FINITE], "std": [FINITE], "data": str,
+    "sources": {str: str},
+}  # fmt: skip
 FEATURES = {str: {"x": [FINITE], "y": [FINITE], "label": [int]}}
 FIGURE = {"name": str, "value": (float, None), "interval?": ([float, float], None), "note?": (str, None)}
 PRIVACY = ([FIGURE], dict)
@@ -143,21 +146,22 @@ def _is_finite(number: float) -> bool:
     return abs(number) < 2**63 and math.isfinite(number)
 
 
-def check_format(path: Path, content: Mapping[str, Any], newest: int) -> None:
-    """Refuse content of a file whose format is newer than this raysim reads."""
-    found = content.get("format", 0)
-    if not isinstance(found, int) or found > newest:
-        raise InputError(f"{path} has format {found}, this raysim reads up to format {newest}: use a newer raysim")
+def check_format(path: Path, content: Mapping[str, Any], known: int) -> None:
+    """Refuse content of a file whose format is not the one that this raysim writes."""
+    found = content.get("format")
+    if found != known:
+        what = "no format" if found is None else f"format {found!r}"
+        raise InputError(f"{path} has {what}, this raysim reads format {known}: use the raysim that wrote it")
 
 
 def read_config(run: Path) -> dict[str, Any]:
-    """The content of a run directory's config.json, with its settings completed."""
+    """The content of a run directory's config.json, with its settings checked."""
     path = run / "config.json"
     content = read_json(path, dict)
     check_format(path, content, CONFIG_FORMAT)
     if wrong := misfit(content, CONFIG):
         raise DamagedFile(path, wrong)
-    return content | {"settings": completed_settings(content["settings"], path)}
+    return content | {"settings": _checked_settings(content["settings"], path)}
 
 
 def read_metrics(path: Path, line: str | bytes, number: int) -> RoundMetrics:
@@ -187,18 +191,17 @@ def is_event(line: object) -> bool:
     return not misfit(line, EVENT)
 
 
-def completed_settings(recorded: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Recorded settings for reading: completed with today's defaults, or as they are if raysim does not know them all.
+def _checked_settings(recorded: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return recorded settings for reading; an InputError names one that is missing, or that no run can have.
 
-    It does not where a method is not installed here, or a newer raysim had more settings. What resumes a run calls
-    `from_record` itself, which refuses such settings. Values that no run can have are an InputError.
+    Those of a method that is not installed here are left as they are. What resumes a run calls `from_record`, which
+    refuses them.
     """
-    fields = setting_fields(RunConfig)
-    for key in recorded.keys() & fields.keys():
-        value, default = recorded[key], fields[key].default
-        if key == "partition" or not (isinstance(value, str) and isinstance(default, str)):  # a word may be a newer one
-            recorded = recorded | {key: convert(fields[key], value, str(path), key)}
-    try:
-        return from_record(recorded, str(path))
-    except InputError:
-        return {key: field.default for key, field in fields.items()} | recorded
+    settings = dict(recorded)
+    for key, field in setting_fields(RunConfig).items():
+        if key not in recorded:
+            raise InputError(f"{path}: no {flag(key)}; another version of raysim wrote it: use that one")
+        text = isinstance(recorded[key], str) and isinstance(field.default, str)
+        if key == "partition" or not text:  # the method may not be installed here
+            settings[key] = convert(field, recorded[key], str(path), key)
+    return settings

@@ -129,7 +129,7 @@ def check_sources(config: RunConfig, path: Path, sources: dict[str, str], data: 
     if not (config.resume and (path / "config.json").exists()):
         return
     recorded = read_config(path)
-    if recorded.get("data", data) != data:  # a run of raysim 0.1.0 has none
+    if recorded.get("data") != data:
         raise InputError(
             f"--resume: {path} began with other data: images or labels of --dataset {config.dataset} have changed "
             "since; put back what was there, or start another run"
@@ -161,7 +161,7 @@ class RunDirectory:
             if not resume and not run_files.is_empty(path):
                 run_files.remove(run_files.own_files(path))
             elif resume and (path / "config.json").exists():
-                self.token = read_json(path / "config.json", {"run?": str}).get("run", self.token)
+                self.token = read_json(path / "config.json", {"run": str})["run"]
         except OSError as error:
             raise InputError(f"--out {path} cannot be written: {error.strerror}; choose another") from None
         for lines in (path / "events.jsonl", path / "timeline.jsonl"):

@@ -1,4 +1,4 @@
-"""Reading a run directory again. An unfinished or older run lacks some files, and what they hold is then empty.
+"""Reading a run directory again. An unfinished run lacks some files, and what they hold is then empty.
 
 A file that does not hold what raysim writes there is a DamagedFile.
 """
@@ -47,7 +47,7 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Every setting by name; those that an older run did not have are the defaults of today."""
+        """Every setting by name."""
         return self.facts["settings"]
 
     @property

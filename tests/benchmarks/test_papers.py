@@ -5,6 +5,7 @@ import json
 from benchmarks.papers import lines_of, main, markdown, merged, ordering, read
 from raysim.config import resolve
 from raysim.experiments import grid
+from tests.observe.by_hand import config_json
 
 FEDPA, HFMDS, OURS = "fedpa-table2-mnist-reference", "hfmds-table2-cifar10", "hfmds-table2-cifar10-own"
 
@@ -14,10 +15,10 @@ def finish(folder, seed, accuracy, row="fedpa, dirichlet 0.1", sweep=FEDPA, **ot
     (run,) = [run for run in grid.from_words("sweep", [sweep, "--seeds", str(seed)]).runs if run.row == row]
     settings = run.config.settings() | {"fuse": 2} | others  # which a run chooses, and records
     folder.mkdir(parents=True)
-    config = {"settings": resolve([("test", settings)]).settings(), "git": "abc"}
+    config = config_json(resolve([("test", settings)]).settings(), git="abc")
     summary = {"final_accuracy": accuracy + 0.01, "late_accuracy": accuracy, "best_five_accuracy": accuracy}
     summary |= {"rounds": settings["rounds"], "seconds": 61.2, "model_sha256": "f" * 64}
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(config)
     (folder / "summary.json").write_text(json.dumps(summary))
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from raysim.experiments import grid
 from raysim.experiments.table import COLUMNS, PAPER_AFTER, write_table
+from tests.observe.by_hand import config_json
 
 
 def wanted(tmp_path, words="--methods fedavg hfmds --seeds 0 1"):
@@ -21,7 +22,7 @@ def finish(run, accuracy, **more):
     summary["late_accuracy"] = accuracy - 0.01
     summary |= {"bytes_up": 2_500_000, "bytes_down": 3_000_000} | more
     (run.folder / "summary.json").write_text(json.dumps(summary))
-    (run.folder / "config.json").write_text(json.dumps({"settings": run.config.settings()}))
+    (run.folder / "config.json").write_text(config_json(run.config.settings()))
 
 
 def test_means_and_deviations_beside_the_papers_figures(tmp_path):

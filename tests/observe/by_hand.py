@@ -5,16 +5,25 @@ import re
 from html import unescape
 from pathlib import Path
 
+from raysim.config import RunConfig
+
 SETTINGS = {
     "method": "fedprox", "dataset": "cifar10", "clients": 3, "active": 2, "rounds": 3, "partition": "iid", "seed": 7,
 }  # fmt: skip
 
 
+def config_json(settings: dict, **facts) -> str:
+    """The content of a config.json with these settings, and the defaults of others."""
+    content = {"format": 1, "run": "by hand", "settings": RunConfig().settings() | settings, "classes": []}
+    content |= {"shape": [3, 32, 32], "mean": [0.0] * 3, "std": [1.0] * 3, "data": "", "sources": {}}
+    return json.dumps(content | facts)
+
+
 def written(folder: Path, lines: list[dict], settings: dict | None = None, **files) -> Path:
     """A run directory; `files` are the contents by name, `summary` for summary.json, and lists are written as lines."""
     folder.mkdir(parents=True)
-    config = {"settings": SETTINGS | (settings or {}), "classes": ["ant", "bee"], "versions": {"raysim": "0"}}
-    (folder / "config.json").write_text(json.dumps(config))
+    config = config_json(SETTINGS | (settings or {}), classes=["ant", "bee"], versions={"raysim": "0"})
+    (folder / "config.json").write_text(config)
     (folder / "metrics.jsonl").write_text("".join(json.dumps({"format": 1} | line) + "\n" for line in lines))
     for name, content in files.items():
         if isinstance(content, str):

@@ -1,14 +1,13 @@
 """Damaged and foreign files in a run directory: one line that names the file, or a page that says what it lacks."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
 from raysim.cli import main
 from raysim.storage.formats import misfit
-from tests.storage.test_formats import OLD
+from tests.storage import made
 from tests.storage.test_mutated_runs import make_run
 
 DAMAGES = {
@@ -46,7 +45,7 @@ def test_what_a_report_cannot_do_without_is_named(finished, capsys, name, kind):
         pytest.skip("as a kill leaves it")
     damage(finished / name, kind)
     refused(["report", str(finished)], finished / name, capsys)
-    refused(["report", str(finished), str(OLD / "finished"), "--out", str(finished / "x")], finished / name, capsys)
+    refused(["report", str(finished), str(made.finished()), "--out", str(finished / "x")], finished / name, capsys)
     if name != "metrics.jsonl":  # a finished run is not looked at further
         refused(["resume", str(finished), "--in-process"], finished / name, capsys)
 
@@ -125,7 +124,7 @@ def test_shapes():
 
 
 def test_nothing_is_written_to_a_run_that_is_refused(tmp_path, capsys):
-    shutil.copytree(OLD / "interrupted", tmp_path / "run")
+    made.copied(made.interrupted(), tmp_path / "run")
     (tmp_path / "run" / "config.json").write_text("[]")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     refused(["resume", str(tmp_path / "run"), "--in-process"], tmp_path / "run" / "config.json", capsys)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,9 +16,9 @@ from raysim.errors import InputError, RaysimError
 from raysim.storage import lease
 from raysim.storage.lease import Lease, Owner, held, refuse_if_held
 from raysim.storage.run_directory import RunDirectory
+from tests.storage import made
 
 ROOT = Path(__file__).parents[2]
-OLD = Path(__file__).parent / "written_by_0.1.0"
 TINY = ["--train-size", "40", "--test-size", "20", "--clients", "4", "--model", "mlp", "--in-process"]
 
 
@@ -335,7 +334,7 @@ def test_a_killed_driver_leaves_a_lease_that_the_next_one_takes(running, capsys)
 
 
 def test_a_run_that_fails_gives_it_back(tmp_path, monkeypatch, capsys):
-    shutil.copytree(OLD / "interrupted", tmp_path / "run")
+    made.copied(made.interrupted(), tmp_path / "run")
     (tmp_path / "run" / "metrics.jsonl").write_text("")
     assert main(["resume", str(tmp_path / "run"), "--in-process"]) == 1
     assert not list((tmp_path / "run").glob(".lease*"))
@@ -349,10 +348,10 @@ def test_the_directory_is_looked_at_again_once_the_lease_is_held(tmp_path, monke
     real = single_run.prepare
 
     def slow(config):
-        shutil.copytree(OLD / "finished", out)
+        made.copied(made.finished(), out)
         return real(config)
 
     monkeypatch.setattr(single_run, "prepare", slow)
     assert main(["run", *TINY, "--rounds", "1", "--out", str(out)]) == 2
     assert "exists; choose another" in capsys.readouterr().err
-    assert names(out) == names(OLD / "finished")
+    assert names(out) == names(made.finished())

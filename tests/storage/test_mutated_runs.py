@@ -8,7 +8,6 @@ import io
 import json
 import os
 import random
-import shutil
 import sys
 import tempfile
 from collections import Counter
@@ -19,8 +18,7 @@ from pathlib import Path
 import pytest
 
 from raysim.cli import main
-from tests.golden import device
-from tests.storage.test_formats import OLD, identity_of, manifest_of
+from tests.storage import made
 
 EVENTS = [
     {"time": 1.5, "event": "note", "text": "a note"},
@@ -61,12 +59,11 @@ def mutations(count: int, seed: int) -> Iterator[Mutation]:
 
 
 def make_run(base: str, folder: Path) -> None:
-    """A run of raysim 0.1.0 with events, as if it had been made on this machine."""
-    shutil.copytree(OLD / base, folder)
+    """Copy a run, with events and a map of features."""
+    made.copied(made.finished() if base == "finished" else made.interrupted(), folder)
     (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in EVENTS))
-    if base == "interrupted":
-        here = {key: value for key, value in device().items() if key != "processor"}
-        manifest_of(folder, identity=identity_of(folder) | {"device": here})
+    if base == "finished":
+        (folder / "features.json").write_text('{"real": {"x": [0.5, -1.0], "y": [1.0, 2.0], "label": [3, 7]}}\n')
 
 
 # -- damages -----------------------------------------------------------------------------------------------------------

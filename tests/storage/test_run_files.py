@@ -13,8 +13,8 @@ from raysim.errors import InputError, RaysimError
 from raysim.storage import run_files
 from raysim.storage.checkpoints import FILE_NAME, Checkpoints
 from raysim.storage.run_directory import RunDirectory
+from tests.storage import made
 
-OLD = Path(__file__).parent / "written_by_0.1.0"
 TINY = ["--train-size", "40", "--test-size", "20", "--clients", "4", "--rounds", "2", "--model", "mlp", "--in-process"]
 
 
@@ -34,8 +34,9 @@ def refused(folder: Path, capsys, *words: str) -> str:
 
 @pytest.fixture
 def finished(tmp_path) -> Path:
-    shutil.copytree(OLD / "finished", tmp_path / "run")
-    return tmp_path / "run"
+    folder = made.copied(made.finished(), tmp_path / "run")
+    shutil.rmtree(folder / "checkpoints")
+    return folder
 
 
 # -- overwrite ---------------------------------------------------------------------------------------------------------
@@ -87,8 +88,8 @@ def test_a_foreign_entry_stops_it_before_anything_is_removed(finished, capsys, n
     )
 
 
-def test_a_run_of_0_1_0_is_replaced_with_all_that_was_its_own(finished):
-    shutil.copytree(OLD / "interrupted" / "checkpoints", finished / "checkpoints")
+def test_a_run_is_replaced_with_all_that_was_its_own(finished):
+    shutil.copytree(made.interrupted() / "checkpoints", finished / "checkpoints")
     own = [
         "checkpoints/.server-00003.safetensors.tmp", "profile/training.txt", "profile/hfmds.json", "profile/ray.json",
         "tensorboard/events.out.tfevents.1763370000.host-1.lan.77.0", ".labels.png.12-34.tmp", ".summary.json.tmp",
@@ -103,11 +104,12 @@ def test_a_run_of_0_1_0_is_replaced_with_all_that_was_its_own(finished):
 
 def test_of_links_only_the_link_is_removed_and_linked_folders_stay(finished, tmp_path):
     scratch = tmp_path / "scratch"
-    shutil.copytree(OLD / "interrupted" / "checkpoints", scratch)
+    shutil.copytree(made.interrupted() / "checkpoints", scratch)
     (finished / "config.json").unlink()
-    shutil.copy(OLD / "interrupted" / "config.json", finished)
+    shutil.copy(made.interrupted() / "config.json", finished)
     (finished / "checkpoints").symlink_to(scratch)
     (tmp_path / "precious").write_text("mine")
+    (finished / "report.html").unlink()
     (finished / "report.html").symlink_to(tmp_path / "precious")
     (tmp_path / "board").mkdir()
     (tmp_path / "board" / "events.out.tfevents.1763370000.host-1.lan.77.0").write_text("of all my runs")
@@ -119,10 +121,9 @@ def test_of_links_only_the_link_is_removed_and_linked_folders_stay(finished, tmp
     assert not list(scratch.iterdir())
 
 
-@pytest.mark.parametrize("say_which_run", [True, False])
-def test_another_runs_checkpoints_behind_a_link_stop_it(finished, tmp_path, capsys, say_which_run):
+def test_another_runs_checkpoints_behind_a_link_stop_it(finished, tmp_path, capsys):
     other = tmp_path / "other"
-    saved(other, 1, 2, **({"run": "other"} if say_which_run else {}), settings={"seed": 77})
+    saved(other, 1, 2, run="other", settings={"seed": 77})
     (finished / "checkpoints").symlink_to(other)
     before = tree(other)
     assert "no checkpoint of this run names its checkpoints/round-00001.json" in refused(finished, capsys)

@@ -54,8 +54,6 @@ def own_settings() -> dict[str, Field[Any]]:
 def from_settings(settings: Mapping[str, object], name: str | None = None) -> Partitioner:
     """Return the partition that a run's settings choose, or the one of this name, with its own settings among them.
 
-    A setting that is missing has its default, so that the recorded settings of an older run can be given.
-
     >>> from_settings({"partition": "dirichlet", "beta": 0.1}).label()
     'dirichlet 0.1'
     """

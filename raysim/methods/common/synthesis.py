@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from raysim.methods.common.features import class_activation, hard_features, matching_loss
-from raysim.settings import formerly, setting
+from raysim.settings import setting
 from raysim.training.optimizers import Adam
 
 TINY = 1e-30
@@ -28,13 +28,10 @@ class ImageSynthesis:
     )
     steps: int = setting(40, "optimisation steps per synthesis (T_g; 500 in the paper)", minimum=0)
     lr: float = setting(0.06, "learning rate of Adam on the images; 0.02 in the paper", above=0)
-    layer: Literal["auto", "maps", "features"] = formerly(
-        "features",
-        setting(
-            "auto",
-            "what is matched: the flattened convolution maps, the input of the head as in the paper, or auto: maps if "
-            "the model has them",
-        ),
+    layer: Literal["auto", "maps", "features"] = setting(
+        "auto",
+        "what is matched: the flattened convolution maps, the input of the head as in the paper, or auto: maps if "
+        "the model has them",
     )
     match: Literal["kl", "kl-reverse", "kl-sum", "mse", "relative", "none"] = setting(
         "relative", "loss between synthetic and real features: kl in the paper; relative: mse over the target's square"
@@ -50,24 +47,19 @@ class ImageSynthesis:
         "none",
         "mask on the features: none, the class activation's positive part (relu, the paper's), or all of it (raw)",
     )
-    label_weight: float = formerly(
-        1.0, setting(0.0, "factor on the cross-entropy of the images (L_C, eq. 12; 1 in the paper)", minimum=0)
+    label_weight: float = setting(
+        0.0, "factor on the cross-entropy of the images (L_C, eq. 12; 1 in the paper)", minimum=0
     )
-    tv: float = formerly(
-        0.0, setting(0.3, "factor on the total variation, the mean difference of neighbours; 0 in the paper", minimum=0)
+    tv: float = setting(
+        0.3, "factor on the total variation, the mean difference of neighbours; 0 in the paper", minimum=0
     )
-    noise: float = formerly(
-        1.0, setting(0.1, "standard deviation of the noise that images start from; 1 in the paper", minimum=0)
-    )
+    noise: float = setting(0.1, "standard deviation of the noise that images start from; 1 in the paper", minimum=0)
     clamp: bool = setting(True, "keep synthetic pixels in the range of real ones; not in the paper")
-    levels: int = formerly(
-        0,
-        setting(
-            3,
-            "coarser images that are optimised along and added, each of half the last one's side; 0 in the paper",
-            minimum=0,
-            maximum=16,
-        ),
+    levels: int = setting(
+        3,
+        "coarser images that are optimised along and added, each of half the last one's side; 0 in the paper",
+        minimum=0,
+        maximum=16,
     )
     coarse: int = setting(1, "optimise images of a side this many times smaller, and enlarge them", minimum=1)
     jitter: int = setting(0, "pixels by which images are shifted at random in every step, at most", minimum=0)
