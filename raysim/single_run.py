@@ -32,9 +32,10 @@ from raysim.engine.own_code import own_code
 from raysim.engine.ray_runner import cluster
 from raysim.engine.ray_runner.gpu_room import with_room
 from raysim.engine.ray_runner.plan import Plan, make_plan
-from raysim.engine.round_metrics import RoundMetrics, late_mean
+from raysim.engine.round_metrics import RoundMetrics, evaluated, late_mean
 from raysim.engine.runner import Runner, Started
 from raysim.engine.simulation import Result, Simulation
+from raysim.engine.stopping import how_to_extend
 from raysim.errors import InputError, RaysimError
 from raysim.observe import dashboard
 from raysim.observe.best_effort import BestEffort
@@ -50,7 +51,7 @@ from raysim.observe.trackers import Guarded, load_trackers
 from raysim.settings import Given
 from raysim.storage.checkpoint_writer import CheckpointWriter
 from raysim.storage.checkpoints import Checkpoints
-from raysim.storage.formats import read_config
+from raysim.storage.formats import read_config, read_history
 from raysim.storage.lease import held
 from raysim.storage.model_weights import starting_weights
 from raysim.storage.remote import Mirror, is_remote, place_of, readable
@@ -114,7 +115,7 @@ def run_at(config: RunConfig, out: Path, reporter: Reporter, mirror: Mirror | No
             reporter.say(f"run directory: {mirror.uri if mirror else out}")
             data = store(config, *inputs.pop(), runner.put)
             release_memory()
-            callbacks = Callbacks(listeners(config, directory, reporter, trackers, prepared=prepared, data=data))
+            callbacks = listeners(config, directory, reporter, trackers, prepared=prepared, data=data)
             ending.callback(callbacks.close)
             runner.on_event = lambda kind, /, **details: callbacks.on_event(kind, details)
             for note in prepared.notes:
@@ -167,7 +168,8 @@ def finished_before(config: RunConfig, out: Path, reporter: Reporter) -> dict[st
     if summary := finished_run(config, out):
         why = f" ({summary['stopped']})" if summary.get("stopped") else ""
         where = config.out if is_remote(config.out) else out
-        reporter.say(f"{where} is finished{why}: nothing to go on with")
+        how = how_to_extend(config, read_history(out / "metrics.jsonl"))
+        reporter.say(f"{where} is finished{why}: nothing to go on with{f'; give {how} to go on' if how else ''}")
     return summary
 
 
@@ -294,7 +296,7 @@ def store(config: RunConfig, dataset: Dataset, dealt: Partition, put: Callable[[
 def listeners(
     config: RunConfig, directory: RunDirectory, reporter: Reporter, trackers: list[Guarded], prepared: Prepared,
     data: FederatedData,
-) -> list[Callback]:  # fmt: skip
+) -> Callbacks:  # fmt: skip
     """The callbacks of a run, in the order in which they are called: what is recorded comes first."""
     recorder = Recorder(directory)
 
@@ -305,7 +307,7 @@ def listeners(
     for tracker in trackers:
         tracker.complain = complain
     with_ray = not config.in_process
-    return [
+    reporting: list[Callback] = [
         recorder,
         BestEffort(LabelPicture(prepared.counts, prepared.class_names), "labels.png", complain),
         BestEffort(SyntheticImages(data, prepared.class_names), "synthetic.parquet and synthetic.png", complain),
@@ -314,9 +316,9 @@ def listeners(
         *([RayMetrics()] if with_ray and config.metrics else []),
         reporter,
         BestEffort(ReportWriter(), "report.html", complain),
-        *search_trial(),
-        *trackers,
+        *(tracker for tracker in trackers if not tracker.own),
     ]
+    return Callbacks(reporting, [*search_trial(), *(tracker for tracker in trackers if tracker.own)])
 
 
 def record_start(
@@ -352,7 +354,7 @@ def simulate(
     if not config.checkpoint_every:
         history = directory.keep(0)
         simulation = Simulation(config, data, runner, actors.model_bytes, start=prepared.start)
-        return simulation.run(callbacks.on_round, history)
+        return simulation.run(callbacks.ask, history, report=callbacks.tell)
     identity = {"settings": config.identity(), "data": data.digest(), "device": actors.fingerprints[0]}
     identity |= {"sources": prepared.sources} if prepared.sources else {}
     checkpoints = Checkpoints(directory.path / "checkpoints", identity | {"run": directory.token})
@@ -364,7 +366,7 @@ def simulate(
         runner.on_event("resumed", round=checkpoint.round)
     simulation = Simulation(config, data, runner, actors.model_bytes, writer, prepared.start)
     try:
-        return simulation.run(callbacks.on_round, history, checkpoint)
+        return simulation.run(callbacks.ask, history, checkpoint, callbacks.tell)
     finally:
         writer.finish()  # it must not ask the runner for anything once that has stopped
 
@@ -377,7 +379,7 @@ def distinct(fingerprints: list[dict[str, object]]) -> list[dict[str, object]]:
 def summarise(config: RunConfig, result: Result) -> dict[str, Any]:
     """The content of summary.json, but for its times and what callbacks add."""
     history = result.history
-    accuracies = [metrics.accuracy for metrics in history if metrics.accuracy is not None]
+    accuracies = [metrics.accuracy or 0.0 for metrics in evaluated(history, config.eval_every)]
     similarities = [value for metrics in history if (value := metrics.reported.get("psnr")) is not None]
     return {
         "method": config.method,

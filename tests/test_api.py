@@ -133,7 +133,7 @@ def test_a_run_that_was_stopped_is_resumed(tmp_path):
     whole = raysim.run(**settings, out=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         raysim.run(**settings, out=tmp_path / "run", callback=Stop())
-    assert len(raysim.open_run(tmp_path / "run").history) == 2
+    assert len(raysim.open_run(tmp_path / "run").history) == 1  # who may end a run hears of a round before it is kept
     resumed = raysim.resume(tmp_path / "run", **QUIET)
     assert resumed.summary["model_sha256"] == whole.summary["model_sha256"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,10 @@ class Callback:
         """Called before the first round, with every setting by name and the run directory."""
 
     def on_round(self, metrics: RoundMetrics) -> str | bool | None:
-        """Called after each round; return True, or the reason as a text, to end the run here.
+        """Called once after each round; return True, or the reason as a text, to end the run here.
 
-        A round that has to be repeated after a failure is reported again.
+        Who ends it in a round that was not evaluated finds the accuracy in these metrics later, at the latest when
+        `on_result` is called. A round that has to be repeated after a failure is reported again.
         """
 
     def on_event(self, kind: str, details: dict[str, Any]) -> None:
@@ -38,20 +40,31 @@ class Callback:
         """Called once in any case, also after a failure or an interrupt."""
 
 
-class Callbacks(Callback):
-    """Several callbacks as one, called in order."""
+class Callbacks:
+    """Several callbacks as one, called in order; of a round the `deciding` ones hear first, as they may end the run."""
 
-    def __init__(self, callbacks: list[Callback]):
-        self.callbacks = callbacks
+    def __init__(self, callbacks: list[Callback], deciding: Sequence[Callback] = ()):
+        self.reporting, self.deciding = callbacks, deciding
+        self.callbacks = [*callbacks, *deciding]
+        self.untold: list[Callback] = []  # of this round
 
     def on_start(self, settings: dict[str, Any], out: Path) -> None:
         for callback in self.callbacks:
             callback.on_start(settings, out)
 
-    def on_round(self, metrics: RoundMetrics) -> str | bool | None:
-        """Tell all of them, and then say whether one wants the run to end: the first answer counts."""
-        answers = [callback.on_round(metrics) for callback in self.callbacks]
-        return next((answer for answer in answers if answer), None)
+    def ask(self, metrics: RoundMetrics) -> str | bool | None:
+        """Tell those of a round that may end the run, until one does: the others are told when it is complete."""
+        self.untold = [*self.reporting, *self.deciding]
+        for callback in self.deciding:
+            self.untold.remove(callback)
+            if answer := callback.on_round(metrics):
+                return answer
+        return None
+
+    def tell(self, metrics: RoundMetrics) -> None:
+        """Tell all others of the round, whose answers do not count any more."""
+        for callback in self.untold:
+            callback.on_round(metrics)
 
     def on_event(self, kind: str, details: dict[str, Any]) -> None:
         for callback in self.callbacks:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from itertools import pairwise
 from typing import Any
@@ -114,9 +114,20 @@ class RoundMetrics(Mapping[str, Any]):
         self.phases = {name: round(end - start, 4) for (_, start), (name, end) in pairwise(times)}
         self.seconds = round(times[-1][1] - times[0][1], 4)
 
+    def count_more_time(self, phase: str, seconds: float) -> None:
+        """Take in a phase after the round's end: its last one turned out to be missing."""
+        self.phases[phase] = round(seconds, 4)
+        self.seconds = round(self.seconds + seconds, 4)
+
     def count_faults(self, before: FaultCount, now: FaultCount) -> None:
-        """Take in what has failed since the round before."""
-        self.failures, self.retries = now.failures - before.failures, now.retries - before.retries
+        """Take in what has failed between two counts."""
+        self.failures += now.failures - before.failures
+        self.retries += now.retries - before.retries
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it has what every last round has: an evaluation, and counted operations of training."""
+        return self.accuracy is not None and "training" in self.gflops
 
     # -- as a line of metrics.jsonl ------------------------------------------------------------------------------------
 
@@ -154,6 +165,22 @@ def declared() -> list[Field[Any]]:
 
 # What only the engine may call a metric: its fields, and what it reports beside the parts.
 ENGINE_NAMES = {"format", "shared_bytes", feature_kl.NAME, *(each.name for each in fields(RoundMetrics))}
+
+
+def is_evaluated(every: int, t: int) -> bool:
+    """Whether round t is evaluated with this --eval-every, however many rounds follow."""
+    return bool(every) and t % every == 0
+
+
+def evaluated(history: Sequence[RoundMetrics], every: int) -> list[RoundMetrics]:
+    """The rounds by which a run is judged: those that --eval-every asks for, and the last.
+
+    The last of a run that was extended later is not among them: a run that was as long from the start has it not.
+    """
+    return [
+        metrics for metrics in history
+        if metrics.accuracy is not None and (metrics is history[-1] or is_evaluated(every, metrics.round))
+    ]  # fmt: skip
 
 
 def late_mean(accuracies: list[float]) -> float:

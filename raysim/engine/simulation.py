@@ -18,7 +18,7 @@ from raysim.engine.digest import digest
 from raysim.engine.failures import ClientFailure, Decision, FailurePolicy, ServerLost
 from raysim.engine.messages import Broadcast, ClientReport, Reports, States, Trained
 from raysim.engine.own_code import own_code
-from raysim.engine.round_metrics import RoundMetrics
+from raysim.engine.round_metrics import RoundMetrics, is_evaluated
 from raysim.engine.runner import LabelledFeatures, Runner, WorkerCalls
 from raysim.engine.server import Server
 from raysim.engine.stopping import length_settings, reason_to_stop
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 OnRound = Callable[[RoundMetrics], str | bool | None]  # a reason, or True, ends the run
+Report = Callable[[RoundMetrics], object]
 
 
 @dataclass
@@ -92,12 +93,13 @@ class Simulation:
 
     def run(
         self, on_round: OnRound = lambda metrics: None, history: list[RoundMetrics] | None = None,
-        checkpoint: Checkpoint | None = None,
+        checkpoint: Checkpoint | None = None, report: Report = lambda metrics: None,
     ) -> Result:  # fmt: skip
-        """Do all rounds after those of `history`, from a checkpoint of the last; `on_round` gets each as it ends.
+        """Do all rounds after those of `history`, from a checkpoint of the last.
 
+        `on_round` gets each as it ends, and may end the run; then it goes to `report`, with what only a last round has.
         Where the server is lost, or something that only it or a lost node had, the rounds since the last checkpoint
-        are repeated, and `on_round` gets them again.
+        are repeated, and told again.
         """
         history = history or []
         losses = 0
@@ -105,7 +107,7 @@ class Simulation:
             reached = len(history)
             try:
                 self.restore(checkpoint)
-                self.rounds(history, on_round)
+                self.rounds(history, on_round, report)
                 return self.finish(history)
             except ServerLost as lost:
                 losses = 1 if len(history) > reached else losses + 1
@@ -118,24 +120,26 @@ class Simulation:
                 del history[kept:]
                 self.runner.on_event("server_back", seconds=round(time.monotonic() - began, 1), round=kept)
 
-    def rounds(self, history: list[RoundMetrics], on_round: OnRound) -> None:
-        """Do one round after another; each is added to the history, reported, and kept in a checkpoint."""
-        self.stopped = self.stopped or reason_to_stop(self.config, history)
+    def rounds(self, history: list[RoundMetrics], on_round: OnRound, report: Report) -> None:
+        """Do one round after another; each is added to the history, told, and kept in a checkpoint."""
+        if history and history[-1].is_complete:  # else it was not to be the last, and one more has what that has
+            self.stopped = self.stopped or reason_to_stop(self.config, history)
         while len(history) < self.config.rounds and not self.stopped:
-            metrics = self.round(len(history) + 1)
-            metrics.count_faults(self.counted_faults, self.runner.faults)
-            self.counted_faults = replace(self.runner.faults)
+            metrics, typical = self.round(len(history) + 1)
+            self.count_faults(metrics)
             history.append(metrics)
+            last = metrics.round == self.config.rounds
+            self.stopped = "" if last else reason_to_stop(self.config, history)
+            if last or self.stopped:
+                self.complete(metrics, typical)
             asked = on_round(metrics)
-            if metrics.round < self.config.rounds:
-                asked = "a callback ended the run" if asked is True else asked
-                self.stopped = asked or reason_to_stop(self.config, history)
+            if asked and not (last or self.stopped):
+                self.stopped = "a callback ended the run" if asked is True else asked
+                self.complete(metrics, typical)
+            report(metrics)
             if self.stopped:
-                if metrics.accuracy is None:  # reported again, with the evaluation that every last round has
-                    metrics.count_evaluation(*self.evaluate(metrics.round))
-                    on_round(metrics)
                 self.runner.on_event("ended_early", round=metrics.round, text=self.stopped)
-            self.save(metrics.round, last=bool(self.stopped) or metrics.round == self.config.rounds)
+            self.save(metrics.round, last=last or bool(self.stopped))
         if self.checkpoints:
             self.checkpoints.wait()
 
@@ -187,8 +191,11 @@ class Simulation:
 
     # -- one round ---------------------------------------------------------------------------------------------------
 
-    def round(self, t: int) -> RoundMetrics:
-        """Do one round: extra exchanges, sample, broadcast, train, aggregate, evaluate while the server updates."""
+    def round(self, t: int) -> tuple[RoundMetrics, Pass]:
+        """Do one round: extra exchanges, sample, broadcast, train, aggregate, evaluate while the server updates.
+
+        Returns its metrics, and a typical client's share of the training.
+        """
         self.runner.follow_nodes()
         cohort = self.config.cohort(t)
         resumed, self.begun = self.begun, None
@@ -204,7 +211,7 @@ class Simulation:
                 times.append((f"{part.name} exchange", time.monotonic()))
         typical = self.train(cohort, metrics)
         times.append(("training", time.monotonic()))
-        if t == self.config.rounds or (self.config.eval_every and t % self.config.eval_every == 0):
+        if t == self.config.rounds or is_evaluated(self.config.eval_every, t):
             metrics.count_evaluation(*self.evaluate(t))
             times.append(("evaluation", time.monotonic()))
         if self.config.feature_kl or any(p.overrides("update") or p.overrides("aggregate") for p in self.config.parts):
@@ -214,9 +221,24 @@ class Simulation:
             self.hear_news(metrics)
         metrics.count_time(times)
         metrics.timeline = {"round": t, "seconds": metrics.seconds, "spans": spans(self.calls, times[0][1])}
-        if t == self.config.rounds:
-            self.count_operations(typical, cohort, metrics)
-        return metrics
+        return metrics, typical
+
+    def complete(self, metrics: RoundMetrics, typical: Pass) -> None:
+        """Add to a round what every last one has: the evaluation, and the operations of a client's training."""
+        if metrics.accuracy is None:
+            began = time.monotonic()
+            metrics.count_evaluation(*self.evaluate(metrics.round))
+            late = spans({"evaluation": self.calls["evaluation"]}, began - metrics.seconds)
+            metrics.count_more_time("evaluation", time.monotonic() - began)
+            metrics.timeline["seconds"] = metrics.seconds
+            metrics.timeline["spans"] |= late
+        self.count_operations(typical, metrics)
+        self.count_faults(metrics)
+
+    def count_faults(self, metrics: RoundMetrics) -> None:
+        """Count what has failed since the last count."""
+        metrics.count_faults(self.counted_faults, self.runner.faults)
+        self.counted_faults = replace(self.runner.faults)
 
     def exchanges(self, part: Part, cohort: list[int], begun: BegunRound) -> None:
         """A part's extra passes at the start of a round, as many as it asks for, with a checkpoint between two."""
@@ -289,14 +311,14 @@ class Simulation:
         sizes = self.data.sizes[clients]
         return float((sizes if labelled is None else np.minimum(sizes, labelled)).sum())
 
-    def count_operations(self, typical: Pass, cohort: list[int], metrics: RoundMetrics) -> None:
+    def count_operations(self, typical: Pass, metrics: RoundMetrics) -> None:
         """Count the floating-point operations of a client's training, which is done again for it and then forgotten.
 
         Counting slows a client down, so it is not done within the time of a round.
         """
         self.version += 1
         again = replace(typical, broadcast=replace(typical.broadcast, version=self.version))
-        samples = float(self.data.sizes[cohort].mean()) if self.config.local_epochs else None
+        samples = float(self.data.sizes[self.config.cohort(metrics.round)].mean()) if self.config.local_epochs else None
         metrics.count_operations(self.runner.run(again).reports, samples)
 
     def evaluate(self, t: int) -> tuple[list[tuple[int, int | None]], int]:

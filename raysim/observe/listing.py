@@ -69,7 +69,7 @@ def differing(runs: Sequence[Run]) -> list[str]:
 
 
 def _line(run: Run, varied: list[str]) -> Line:
-    accuracies = [metrics.accuracy for metrics in run.history if metrics.accuracy is not None]
+    accuracies = [metrics.accuracy or 0.0 for metrics in run.evaluated]
     summary = run.summary
     return Line(
         run=str(run.path),

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from raysim import discovery
 from raysim.engine.callbacks import Callback
 from raysim.engine.round_metrics import RoundMetrics
@@ -66,8 +68,10 @@ class Guarded(Callback):
     """
 
     def __init__(self, callback: Callback, name: str = ""):
+        """`name`: of a tracker of ours; without it the callback is the user's own."""
         kind = type(callback)
         self.callback, self._name = callback, name or f"--callback {kind.__module__}:{kind.__name__}"
+        self.own = not name
         self.complain: Callable[[str], None] = lambda text: None  # raysim/single_run.py sets it
         self.dropped = False
 
@@ -78,8 +82,11 @@ class Guarded(Callback):
             raise RaysimError(f"{self._describe('on_start', error)}; put that right or leave it out") from error
 
     def on_round(self, metrics: RoundMetrics) -> str | None:
-        """True ends the run; any other value is no answer, since trackers may return what they please."""
-        return f"{self._name} ended the run" if self._call("on_round", metrics) is True else None
+        """True ends the run, and so does a text, the reason; other values do not: trackers return what they please."""
+        answer = self._call("on_round", metrics)
+        if isinstance(answer, str):
+            return " ".join(answer.encode(errors="replace").decode().split()) or None
+        return f"{self._name} ended the run" if isinstance(answer, bool | np.bool_) and answer else None
 
     def on_event(self, kind: str, details: dict[str, Any]) -> None:
         self._call("on_event", kind, details)

@@ -99,6 +99,10 @@ def _check_same_run(config: RunConfig, path: Path) -> None:
         raise InputError(
             f"--resume: {path} has {done} rounds, more than --rounds {config.rounds}; give at least {done}"
         )
+    history = read_history(path / "metrics.jsonl") if done == config.rounds and not read_summary(path) else []
+    if history and not history[-1].is_complete:
+        more = f"give at least --rounds {done + 1}"
+        raise InputError(f"--resume: {path} has {done} rounds, and went on as if the last were not its last; {more}")
 
 
 def rounds_done(path: Path) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from raysim.data import partitions
-from raysim.engine.round_metrics import RoundMetrics
+from raysim.engine.round_metrics import RoundMetrics, evaluated
 from raysim.errors import InputError
 from raysim.storage.formats import (
     EVENT,
@@ -71,7 +71,7 @@ class Run:
     @cached_property
     def evaluated(self) -> list[RoundMetrics]:
         """The rounds in which the model was evaluated."""
-        return [metrics for metrics in self.history if metrics.accuracy is not None]
+        return evaluated(self.history, self.settings["eval_every"])
 
     def lines(self, name: str) -> list[dict[str, Any]]:
         """The content of a file of JSON lines, without a last line that a kill has cut."""

@@ -185,9 +185,9 @@ def test_operations_are_counted_once_after_the_last_round_and_outside_its_time(m
     counting, trained = [], []
     original = Simulation.count_operations
 
-    def noting(self, typical, cohort, metrics):
+    def noting(self, typical, metrics):
         counting.append((metrics.round, metrics.seconds, dict(typical.states)))
-        return original(self, typical, cohort, metrics)
+        return original(self, typical, metrics)
 
     monkeypatch.setattr(Simulation, "count_operations", noting)
     monkeypatch.setattr(client_work, "train", lambda client: trained.append((client.t, client.id)) or train(client))

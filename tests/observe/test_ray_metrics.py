@@ -15,6 +15,7 @@ from rich.console import Console
 
 from raysim import single_run as running
 from raysim.config import resolve
+from raysim.engine.callbacks import Callback
 from raysim.engine.ray_runner import cluster
 from raysim.engine.round_metrics import RoundMetrics
 from raysim.observe.progress import Reporter
@@ -62,11 +63,18 @@ def wait_for(run: str, metric: str, value: float) -> dict[str, dict[str, float]]
     pytest.fail(f"{metric} never became {value}: {found}")
 
 
+class AfterTwo(Callback):
+    def on_round(self, metrics):
+        return metrics.round == 2
+
+
 @pytest.mark.usefixtures("quick_ray")
 class TestOnRay:
     def test_a_run_exports_its_last_line(self, tmp_path, monkeypatch):
+        """That of a run that ends early, in a round that is evaluated for that reason."""
         monkeypatch.setattr(cluster, "connected", nullcontext)  # to the Ray of this test, which stays to be asked
-        config = resolve([("test", SMALL | {"out": str(tmp_path / "a-run")})])
+        ended = {"rounds": 5, "eval_every": 0, "callback": f"{__name__}:AfterTwo"}
+        config = resolve([("test", SMALL | ended | {"out": str(tmp_path / "a-run")})])
         _, summary = running.run(config, Reporter(Console(file=io.StringIO())))
         line = json.loads((tmp_path / "a-run" / "metrics.jsonl").read_text().splitlines()[-1])
         found = wait_for("a-run", "ray_raysim_bytes_down_total", summary["bytes_down"])

@@ -6,6 +6,7 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from raysim import single_run as running
@@ -163,10 +164,14 @@ def test_what_fails_at_the_start_ends_the_run(tmp_path):
 
 
 def test_answers_go_to_the_run(tmp_path):
-    """True, and nothing else, ends it; what on_result returns must fit into summary.json."""
+    """True or a text, and nothing else, ends it; what on_result returns must fit into summary.json."""
     willing = Everything(answers={"on_round": True, "on_result": {"a": 1}})
     assert call_all(Guarded(willing), tmp_path) == (f"--callback {__name__}:Everything ended the run", {"a": 1})
-    assert call_all(Guarded(Everything(answers={"on_round": "an id"})), tmp_path) == (None, {})
+    for answer, reason in (
+        (np.True_, f"--callback {__name__}:Everything ended the run"), ("good\nenough", "good enough"),
+        ("half \ud83d", "half ?"), (" ", None), (np.False_, None), (1, None), ({"an": "id"}, None),
+    ):  # fmt: skip
+        assert call_all(Guarded(Everything(answers={"on_round": answer})), tmp_path) == (reason, {})
     for wrong in ({"a": object()}, 7):
         guarded, said = Guarded(Everything(answers={"on_result": wrong})), []
         guarded.complain = said.append
