@@ -17,7 +17,7 @@ from rich.console import Console
 from raysim import __version__
 from raysim.engine.ending import ending
 from raysim.engine.ray_runner.environment import secure_local_ray
-from raysim.engine.signals import ignore_interrupts, interrupted_line, interruptible, leave
+from raysim.engine.signals import interrupted_line, interruptible, leave
 from raysim.errors import InputError, RaysimError, one_line
 from raysim.settings import nearest
 
@@ -46,13 +46,14 @@ Words = list[str]
 
 
 def main(arguments: Words | None = None) -> int:
-    """Run a command; returns the exit code."""
-    return _guarded(_command, sys.argv[1:] if arguments is None else arguments)
+    """Run a command; returns the exit code. Without arguments it is this process's own, which ends with it."""
+    return _guarded(_command, sys.argv[1:] if arguments is None else arguments, last=arguments is None)
 
 
 def console() -> NoReturn:
-    """The installed `raysim` command; like `python -m raysim`, it finds modules in the current directory."""
-    sys.path.insert(0, os.getcwd())
+    """Run the command of this process. Like `python -m` it finds modules in the current directory."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
     leave(main())
 
 
@@ -68,39 +69,50 @@ def job(beside: str | None = None, **defaults: object) -> NoReturn:
 
         commands.run(words, defaults, beside)
 
-    leave(_guarded(run, sys.argv[1:]))
+    leave(_guarded(run, sys.argv[1:], last=True))
 
 
-def _guarded(function: Callable[[Words], None], words: Words) -> int:
+def _guarded(function: Callable[[Words], None], words: Words, last: bool = False) -> int:
     """Turn errors meant for people into one line on stderr and their exit code, and an interrupt into 130."""
     error_console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
     secure_local_ray()
-    code, lines = 0, []
-    with interruptible():
+    code = 0
+    lines: list[str] = []
+    with interruptible(last) as interrupts:
         try:
-            function(words)
-        except KeyboardInterrupt as interrupt:
-            code, lines = 130, [str(interrupt) or interrupted_line()]
-        except Exception as error:
-            if ending.interrupted:  # Ray's processes may have got it too: what they failed at is its consequence
-                code, lines = 130, [interrupted_line()]
-            elif isinstance(error, RaysimError):
-                trace = getattr(error, "traceback", "").rstrip()
-                code, lines = error.exit_code, [*([trace] if trace else []), f"raysim: {error}"]
-            elif isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-                code, lines = 2, [f"raysim: {one_line(repr(error.filename))} is too long a path; give a shorter one"]
-            else:
-                raise
-        except SystemExit as end:  # nothing of ours ends the process so: its code would be the command's
-            trace = "".join(format_exception(end)).rstrip()
-            code, lines = 1, [trace, f"raysim: own code ended the process ({type(end).__name__}: {end.code})"]
+            try:
+                code, lines = _outcome(function, words)
+            except KeyboardInterrupt as interrupt:  # not always of a signal: a grid raises it with a line of its own
+                code, lines = 130, [str(interrupt) or interrupted_line()]
+            interrupts.ignore()
+        except KeyboardInterrupt:  # of a signal that came at the last moment
+            code, lines = 130, [interrupted_line()]
         finally:
-            ignore_interrupts()
+            interrupts.ignore()
             ending.take(wait=True)
             for line in lines:
                 error_console.print(line)
             ending.said()
     return code
+
+
+def _outcome(function: Callable[[Words], None], words: Words) -> tuple[int, list[str]]:
+    """The exit code that a command ends with, and its last lines."""
+    try:
+        function(words)
+        return 0, []
+    except (Exception, SystemExit) as error:
+        if ending.interrupted:  # Ray's processes may have got it too: what they failed at is its consequence
+            return 130, [interrupted_line()]
+        if isinstance(error, RaysimError):
+            trace = getattr(error, "traceback", "").rstrip()
+            return error.exit_code, [*([trace] if trace else []), f"raysim: {error}"]
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            return 2, [f"raysim: {one_line(repr(error.filename))} is too long a path; give a shorter one"]
+        if isinstance(error, SystemExit):  # nothing of ours ends the process so: its code would be the command's
+            trace = "".join(format_exception(error)).rstrip()
+            return 1, [trace, f"raysim: own code ended the process ({type(error).__name__}: {error.code})"]
+        raise
 
 
 def _print(text: str) -> None:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType, SimpleNamespace
+from types import FrameType
 from typing import NoReturn
 
 import psutil
@@ -41,11 +41,30 @@ def interrupted_line(run_directory: str | None = None) -> str:
     return f"raysim: interrupted; {how_to_go_on(ending.run_directory if run_directory is None else run_directory)}"
 
 
+class Interrupts:
+    """Whether the main thread still has to hear of an interrupt. It hears once: a second would only spoil the end."""
+
+    def __init__(self) -> None:  # no lock: handlers may interrupt each other
+        self.heard = self.ignored = False
+
+    @property
+    def awaited(self) -> bool:
+        """Whether an interrupt is to be raised, if there is one."""
+        return not (self.heard or self.ignored)
+
+    def ignore(self) -> None:
+        """From now on interrupts do nothing but limit the time: how the command ends is decided."""
+        self.ignored = True
+
+
 @contextmanager
-def interruptible() -> Iterator[None]:
-    """Makes SIGINT and SIGTERM (`ray job stop`, batch systems) raise KeyboardInterrupt; they always end the process."""
+def interruptible(last: bool = False) -> Iterator[Interrupts]:
+    """Makes SIGINT and SIGTERM (`ray job stop`, batch systems) raise KeyboardInterrupt; they always end the process.
+
+    With `last` the process ends right after, and goes on to ignore them.
+    """
     handlers = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, TERMINATED)}
-    main_thread = SimpleNamespace(heard=False)  # no lock: handlers may interrupt each other
+    interrupts = Interrupts()
     ending.begin()
     before = psutil.Process().children(recursive=True)
     seen, seeing = os.pipe()
@@ -60,35 +79,31 @@ def interruptible() -> Iterator[None]:
             earlier_hook(lost)
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
-        told_again = signum == TERMINATED and main_thread.heard
         in_hook = frame and frame.f_code is unraisable.__code__  # where what is raised is lost: it comes again
-        if not (told_again or in_hook):
-            main_thread.heard = ending.interrupted = True
+        if interrupts.awaited and not in_hook:
+            interrupts.heard = ending.interrupted = True  # at once: who catches it as another error has to know
             raise KeyboardInterrupt
 
     earlier_hook, sys.unraisablehook = sys.unraisablehook, unraisable
     for kind, handler in handlers.items():
-        if kind == TERMINATED or handler == signal.default_int_handler:  # a shell's background jobs ignore SIGINT
+        if kind == TERMINATED or callable(handler):  # a shell's background jobs ignore SIGINT
             signal.signal(kind, interrupt)
+    watching = threading.Thread(target=_watch, args=(seen, interrupts, before), daemon=True)
     try:
         with _sigterm_told_to_main_thread():
-            threading.Thread(target=_watch, args=(seen, main_thread, before), daemon=True).start()
+            watching.start()
             ending.hears = signal.getsignal(signal.SIGINT) != signal.default_int_handler
-            yield
+            yield interrupts
     finally:
+        interrupts.ignore()
         ending.hears = False
-        sys.unraisablehook = earlier_hook
-        signal.set_wakeup_fd(earlier)
-        for kind, handler in handlers.items():
-            signal.signal(kind, handler)
-        os.close(seeing)
-
-
-def ignore_interrupts() -> None:
-    """Until `interruptible` ends, interrupts do nothing but limit the time: how the command ends is decided."""
-    for kind in (signal.SIGINT, TERMINATED):
-        if callable(signal.getsignal(kind)):
-            signal.signal(kind, lambda signum, frame: None)
+        if not last:
+            sys.unraisablehook = earlier_hook
+            signal.set_wakeup_fd(earlier)
+            os.close(seeing)
+            watching.join()  # it must not send a signal that nobody handles any more
+            for kind, handler in handlers.items():
+                signal.signal(kind, handler)
 
 
 @contextmanager
@@ -121,24 +136,24 @@ def _sigterm_told_to_main_thread() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
 
 
-def _watch(seen: int, main_thread: SimpleNamespace, before: list[psutil.Process]) -> None:
+def _watch(seen: int, interrupts: Interrupts, before: list[psutil.Process]) -> None:
     """Read the signals as they come: see that the main thread hears them, and end the process after some time."""
     until: float | None = None
     main = threading.main_thread().ident or 0
     while until is None or time.monotonic() < until:
         pause = None if until is None else max(0.0, until - time.monotonic())
-        if pause is not None and not main_thread.heard:
+        if pause is not None and interrupts.awaited:
             pause = min(pause, AGAIN_SECONDS)
         if select.select([seen], [], [], pause)[0]:
             byte = os.read(seen, 1)
             if not byte:
                 return os.close(seen)
             if byte == LOST:
-                main_thread.heard = False
+                interrupts.heard = False
             elif until is None and byte[0] in (signal.SIGINT, TERMINATED):
                 ending.interrupt()
                 until = time.monotonic() + FORCE_SECONDS
-        elif not main_thread.heard:  # it was lost, or came right before a system call, which it did not end
+        elif interrupts.awaited:  # it was lost, or came right before a system call, which it did not end
             signal.pthread_kill(main, TERMINATED)
     say_last(interrupted_line())
     end_now(130, before)

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -162,3 +163,86 @@ leave(_guarded(lambda words: ending.listeners.append(interrupted), []))
 def test_an_interrupt_of_the_last_word_changes_nothing(kind):
     done = python(SAYS_ITS_LAST_WORD.replace("KIND", kind))
     assert (done.returncode, done.stderr) == (0, "")
+
+
+AT_EVERY_LINE = """
+import os, signal, sys, tempfile
+from raysim.cli import _guarded
+from raysim.engine.signals import leave
+
+def attempt(first, at, told):
+    # Interrupted in the command, if it is to be; then a SIGINT at so many lines of ours after that.
+    lines = 0
+    def trace(frame, kind, argument):
+        nonlocal lines
+        if not any(name in frame.f_code.co_filename for name in ("raysim", "contextlib")):
+            return None
+        lines += kind == "line"
+        if kind == "line" and lines == at:
+            os.write(told, b"!")
+            os.kill(os.getpid(), signal.SIGINT)
+        return trace
+    def run(words):
+        frame = sys._getframe()
+        while frame := frame.f_back:
+            frame.f_trace = trace
+        sys.settrace(trace)
+        if first:
+            os.kill(os.getpid(), signal.SIGINT)
+    leave(_guarded(run, [], last=True))
+
+for first in (False, True):
+    codes, sent, at = set(), True, 0
+    while sent:
+        at += 1
+        hearing, told = os.pipe()
+        with tempfile.TemporaryFile() as errors:
+            if not (child := os.fork()):
+                os.dup2(errors.fileno(), 2)
+                attempt(first, at, told)
+            os.close(told)
+            _, status = os.waitpid(child, 0)
+            sent = bool(os.read(hearing, 1))
+            errors.seek(0)
+            said = errors.read().decode()
+        codes.add((os.waitstatus_to_exitcode(status), said))
+    print(first, at, codes)
+    line = "raysim: interrupted; give the same command again\\n"
+    assert codes == ({(130, line)} if first else {(130, line), (0, "")}), codes
+    assert at > 20
+"""
+
+
+def test_an_interrupt_at_any_line_of_the_end_and_a_second_one_after_the_first():
+    """Whatever is done in the last moments, it is 130 and one line, or the end that was decided before."""
+    done = python(AT_EVERY_LINE)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+
+
+def is_loading(pid: int, run: Path) -> bool:
+    return "_psutil" in Path(f"/proc/{pid}/maps").read_text()
+
+
+def is_running(pid: int, run: Path) -> bool:
+    return (run / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("has_come", "gap"), [(is_loading, 0.0), (is_loading, 0.1), (is_running, 0.0), (is_running, 0.1), (is_running, 0.3)]
+)
+def test_two_interrupts_end_a_run_with_130(tmp_path, has_come, gap):
+    """The second comes while the run is being ended, or in its last moments."""
+    words = ["--train-size", "60", "--test-size", "20", "--clients", "3", "--model", "mlp", "--in-process"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "raysim", "run", *words, "--rounds", "5000", "--out", str(tmp_path / "run")],
+        cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while process.poll() is None and not has_come(process.pid, tmp_path / "run"):
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    time.sleep(gap)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert errors.startswith("raysim: interrupted; ")
+    assert errors.count("\n") == 1
