@@ -78,12 +78,22 @@ class Run:
         facts = self._read.facts
         return Normalisation(tuple(facts["mean"]), tuple(facts["std"]))
 
-    def normalise(self, images: np.ndarray) -> torch.Tensor:
-        """Images (uint8 [N, C, H, W]) as the model takes them."""
+    def normalise(self, images: np.ndarray | torch.Tensor) -> torch.Tensor:
+        """Return images [N, C, H, W] as the model takes them; given are uint8, or floats from 0 to 1."""
         import torch
 
-        pixels = torch.tensor(images, dtype=torch.float32)
-        return self.normalisation.on(pixels.device).normalise_(pixels)
+        given, channels = torch.as_tensor(images), len(self.normalisation.mean)
+        if given.ndim != 4 or given.shape[1] != channels:
+            raise InputError(f"normalise: shape {tuple(given.shape)}; give images as [N, {channels}, H, W]")
+        scale = self.normalisation.on(given.device)
+        if given.dtype == torch.uint8:
+            return scale.normalise_(given.to(torch.float32, copy=True))
+        if not given.is_floating_point():
+            raise InputError(f"normalise: {given.dtype}; give pixels as uint8, or as floats from 0 to 1")
+        if given.numel() and not (given.min() >= 0 and given.max() <= 1):  # also where one is not a number
+            values = f"values from {given.min():g} to {given.max():g}"
+            raise InputError(f"normalise: {values}; give pixels as uint8, or as floats from 0 to 1")
+        return scale.from_pixels(given.to(torch.float32))
 
     def model(self) -> torch.nn.Module:
         """The trained model, in evaluation mode; it takes normalised images (see `normalise`).
