@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from safetensors.numpy import load, save
 
+import raysim
 from raysim.engine.digest import digest
 from raysim.errors import InputError, RaysimError
 from raysim.state import ARRAY, TAGS, check_state, pack, state_to_device, state_to_host, unpack
+from raysim.storage.server_state import read_state
 from tests.simulate import simulate, simulate_on_ray
 
 TORCH_TYPES = [
@@ -249,3 +251,18 @@ def test_what_a_clients_hook_keeps_is_refused_in_its_round(hook):
 @pytest.mark.parametrize("hook", ["setup", "receive", "update", "end"])
 def test_on_ray_it_is_refused_in_the_same_words(hook, local_ray):
     assert refused(hook, simulate_on_ray) == (1 if hook == "setup" else 2)
+
+
+def test_a_run_goes_on_with_what_it_kept(tmp_path):
+    """Integer keys, tuples and arrays in the states of server and clients, which decide its models."""
+    settings = {
+        "method": "tests.parts.curio", "model": "small-cnn", "clients": 4, "active": 2, "train_size": 120,
+        "test_size": 40, "privacy": 0, "in_process": True, "progress": False,
+    }  # fmt: skip
+    whole = raysim.run(**settings, rounds=4, out=tmp_path / "whole")
+    parts = raysim.run(**settings, rounds=2, out=tmp_path / "parts")
+    parts = raysim.resume(parts.path, rounds=4, in_process=True, progress=False)
+    for name in ("model_sha256", "server_state_sha256"):
+        assert parts.summary[name] == whole.summary[name]
+    assert read_state(parts.path)["curio"][7] == (1, [2.5], None)
+    assert read_state(parts.path)["curio"]["count"].tolist() == [0.0, 2.0, 0.0]

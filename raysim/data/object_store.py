@@ -32,6 +32,11 @@ def same_object(one: Any, other: Any) -> bool:
     return one == other if isinstance(one, ray.ObjectRef) else one is other
 
 
+def identity(reference: Any) -> object:
+    """What equals that of no reference to another object, and does not keep the object in Ray's store."""
+    return reference.hex() if isinstance(reference, ray.ObjectRef) else reference
+
+
 def by_reference(references: Mapping[K, Any]) -> list[tuple[Any, list[K]]]:
     """Group keys by their references, so that an object that many share is fetched once."""
     found: dict[Any, tuple[Any, list[K]]] = {}

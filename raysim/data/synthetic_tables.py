@@ -72,12 +72,17 @@ def column(table: pa.Table, name: str) -> np.ndarray:
 
 def table_digest(table: pa.Table) -> str:
     """SHA-256 over the images and their labels, clients and rounds, little-endian."""
-    sha = hashlib.sha256(images_of(table).astype("<f4", copy=False).tobytes())
+    sha = hashlib.sha256(_bytes(images_of(table), "<f4"))
     for name in ("label", "client", "round"):
-        sha.update(column(table, name).astype("<i8", copy=False).tobytes())
+        sha.update(_bytes(column(table, name), "<i8"))
     if SOFT in table.column_names:
-        sha.update(labels_of(table).astype("<f4", copy=False).tobytes())
+        sha.update(_bytes(labels_of(table), "<f4"))
     return sha.hexdigest()
+
+
+def _bytes(array: np.ndarray, dtype: str) -> memoryview:
+    """An array's bytes in this type; a view where it has it already, since tables may be large."""
+    return np.ascontiguousarray(array, dtype).reshape(-1).data
 
 
 def tables_digest(tables: list[pa.Table]) -> str | None:

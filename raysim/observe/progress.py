@@ -106,6 +106,8 @@ class Reporter(Callback):
     def on_event(self, kind: str, details: dict[str, Any]) -> None:
         if kind == "notice":
             self.say(f"note: {details['text']}")
+        if kind == "checkpoint_refused":
+            self.say(f"warning: {details['text']}")
         if kind == "exchanged":
             self.say(pass_line(**details))
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from raysim.data.object_store import by_reference
+from raysim.data.object_store import by_reference, identity
+from raysim.data.synthetic_tables import table_digest
 from raysim.engine.checkpoint import Checkpoint
 from raysim.storage.background import BackgroundTask
 from raysim.storage.checkpoints import Checkpoints
@@ -34,6 +35,7 @@ class CheckpointWriter:
         self.checkpoints, self.runner = checkpoints, runner
         self.on_event, self.synced_metrics, self.saved = on_event, synced_metrics, saved
         self.task: BackgroundTask | None = None
+        self.digests: dict[str, tuple[Any, str]] = {}  # part -> which table it shares, and the digest of that
 
     def save(
         self,
@@ -62,9 +64,17 @@ class CheckpointWriter:
         for reference, clients in by_reference(states):
             several = dict(self.runner.get(reference))
             of_clients |= {client: several[client] for client in clients}
-        tables = {part: (since[part], self.runner.get(reference)) for part, reference in shared.items()}
+        tables = {part: (since[part], *self._table(part, reference)) for part, reference in shared.items()}
         self.checkpoints.save(t, server, of_clients, tables, self.synced_metrics(t), begun, stopped)
         self.saved()
+
+    def _table(self, part: str, reference: Any) -> tuple[str, Any]:
+        """A table and its digest, which is computed once: that may take seconds."""
+        table, (which, known) = self.runner.get(reference), self.digests.get(part, (None, ""))
+        if which != identity(reference):
+            known = table_digest(table)
+            self.digests[part] = identity(reference), known
+        return known, table
 
     def wait(self) -> None:
         """Wait until the last checkpoint is on the disk, and raise its error if there was one."""

@@ -27,7 +27,10 @@ from raysim.storage.formats import MANIFEST_FORMAT, check_format
 
 KEPT = 2  # checkpoints; the one before the last is used where the last is damaged
 STAMP = r"\d{5,}(-\d{5,})?"  # a round, and the passes that were done of the next one
-FILE_NAME = re.compile(rf"round-{STAMP}\.json|(server|states)-{STAMP}\.safetensors|shared-\w+-\d{{5,}}\.arrow")
+TABLE = re.compile(
+    r"shared-\w+-(\d{5,})(-[0-9a-f]{16})?\.arrow"
+)  # of a round, and by its content: a round may have two
+FILE_NAME = re.compile(rf"round-{STAMP}\.json|(server|states)-{STAMP}\.safetensors|{TABLE.pattern}")
 # What reading content raises that is not what was written, although its digest matches.
 MALFORMED = (
     AttributeError, LookupError, TypeError, ValueError, RecursionError, SafetensorError, pa.ArrowException,
@@ -77,7 +80,7 @@ class Checkpoints:
         t: int,
         server: dict[str, Any],
         states: dict[int, dict[str, Any]],
-        shared: dict[str, tuple[int, pa.Table]],
+        shared: dict[str, tuple[int, str, pa.Table]],
         metrics: str = "",
         begun: dict[str, Any] | None = None,
         stopped: dict[str, Any] | None = None,
@@ -85,8 +88,8 @@ class Checkpoints:
         """Write the checkpoint after round t.
 
         `server` is its tree of arrays, `states` are those of clients that changed since the last checkpoint, `shared`
-        is part -> (round it is from, table), `metrics` the digest of the rounds' lines, and `begun` what was done of
-        the next round, if the run is between two of its exchanges; `stopped` is why the run was ended early, if it was.
+        is part -> (round it is from, its digest, table), `metrics` the digest of the rounds' lines, `begun` what was
+        done of the next round, if the run is between two of its exchanges, and `stopped` why the run was ended early.
         """
         if not self.kept:
             with writing(self.folder):
@@ -102,8 +105,8 @@ class Checkpoints:
             name, tensors = f"states-{stamp}.safetensors", {}
             where |= {client: [name, pack(state, tensors, str(client))] for client, state in states.items()}
             files[name] = self._write(name, save(tensors))
-        for part, (made, table) in shared.items():
-            name = f"shared-{part}-{made:05d}.arrow"
+        for part, (made, digest, table) in shared.items():
+            name = f"shared-{part}-{made:05d}-{digest[:16]}.arrow"
             if tables.get(part) != name:
                 files[name] = self._write_table(name, table)
                 tables[part] = name
@@ -167,12 +170,14 @@ class Checkpoints:
         """The newest whole checkpoint, or None; `refuse` is called with the reason for each damaged one before it."""
         self._forget()
         self.named = self._named_files()
-        for path in sorted(self._manifests(), key=_when, reverse=True):
+        paths = sorted(self._manifests(), key=_when, reverse=True)
+        for path in paths:
             try:
                 return self._read(path)
             except (Damaged, *MALFORMED) as error:
                 damage = error if isinstance(error, Damaged) else "its content is not that of a checkpoint"
-                refuse(f"checkpoint {path.name}: {damage}; using the one before it")
+                last = "there is none before it, so the run starts again at round 1"
+                refuse(f"checkpoint {path.name}: {damage}; {last if path == paths[-1] else 'using the one before it'}")
         return None
 
     def _manifests(self) -> list[Path]:
@@ -268,4 +273,6 @@ def _when(manifest: Path) -> list[int]:
 
 def _made(name: str) -> int:
     """The round in a shared dataset's file name."""
-    return int(name.removesuffix(".arrow").rpartition("-")[2])
+    if (found := TABLE.fullmatch(name)) is None:
+        raise Damaged(f"it names {name!r} as a shared dataset")
+    return int(found[1])

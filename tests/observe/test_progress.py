@@ -35,6 +35,14 @@ def test_a_notice_is_printed_and_other_events_are_not():
     assert text.getvalue() == "note: the matching loss is inert\n"
 
 
+def test_a_checkpoint_that_is_refused_is_a_warning():
+    text = io.StringIO()
+    Reporter(Console(file=text, width=200)).on_event(
+        "checkpoint_refused", {"text": "checkpoint round-00003.json: gone"}
+    )
+    assert text.getvalue() == "warning: checkpoint round-00003.json: gone\n"
+
+
 def test_the_time_left_goes_by_the_rounds_after_the_first():
     text = io.StringIO()
     reporter = Reporter(Console(file=text))

@@ -1,6 +1,7 @@
 """Checkpoints come back bit for bit or not at all: whatever was cut, flipped or missing, wherever a write ended."""
 
 import errno
+import hashlib
 import io
 import os
 import shutil
@@ -11,7 +12,8 @@ import pytest
 from raysim.data.synthetic_tables import make_table, table_digest
 from raysim.errors import RaysimError
 from raysim.state import pack
-from raysim.storage import files
+from raysim.storage import checkpoint_writer, files
+from raysim.storage.checkpoint_writer import CheckpointWriter
 from raysim.storage.checkpoints import Checkpoints
 
 IDENTITY = {"settings": {"seed": 1}, "data": "abc"}
@@ -27,13 +29,22 @@ def table(t: int):
     return make_table(images, np.arange(3), np.zeros(3, np.int64), np.full(3, t))
 
 
+def shared(t: int) -> dict:
+    """What is given to a save: the dataset that was made in round t."""
+    return {"hfmds": (t, table_digest(table(t)), table(t))}
+
+
+def file_of(t: int) -> str:
+    return f"shared-hfmds-{t:05d}-{table_digest(table(t))[:16]}.arrow"
+
+
 @pytest.fixture
 def saved(tmp_path):
     """Three rounds: client 1 changes in the first, 2 in the second; the dataset is of the second."""
     checkpoints = Checkpoints(tmp_path / "c", IDENTITY)
     checkpoints.save(1, tree(1), {1: {"p": {"w": np.ones(2)}}}, {})
-    checkpoints.save(2, tree(2), {2: {"p": {"w": np.zeros((0, 3))}}}, {"hfmds": (2, table(2))})
-    checkpoints.save(3, tree(3), {}, {"hfmds": (2, table(2))})
+    checkpoints.save(2, tree(2), {2: {"p": {"w": np.zeros((0, 3))}}}, shared(2))
+    checkpoints.save(3, tree(3), {}, shared(2))
     return tmp_path / "c"
 
 
@@ -57,7 +68,7 @@ def test_everything_comes_back_and_what_did_not_change_is_not_written_again(save
     names = sorted(path.name for path in saved.iterdir())
     assert names == [
         "round-00002.json", "round-00003.json", "server-00002.safetensors", "server-00003.safetensors",
-        "shared-hfmds-00002.arrow", "states-00001.safetensors", "states-00002.safetensors",
+        file_of(2), "states-00001.safetensors", "states-00002.safetensors",
     ]  # fmt: skip
     found = Checkpoints(saved, IDENTITY).load()
     assert found.round == 3
@@ -65,20 +76,63 @@ def test_everything_comes_back_and_what_did_not_change_is_not_written_again(save
     states = dict(pair for batch in found.states for pair in batch)
     assert np.array_equal(states[1]["p"]["w"], np.ones(2))
     assert states[2]["p"]["w"].shape == (0, 3)
-    made, shared = found.shared["hfmds"]
+    made, held = found.shared["hfmds"]
     assert made == 2
-    assert table_digest(shared) == table_digest(table(2))
+    assert table_digest(held) == table_digest(table(2))
 
 
 def test_a_run_goes_on_saving_from_what_it_loaded(saved):
     checkpoints = Checkpoints(saved, IDENTITY)
     checkpoints.load()
-    checkpoints.save(4, tree(4), {1: {"p": {"w": np.full(2, 7.0)}}}, {"hfmds": (2, table(2))})
+    checkpoints.save(4, tree(4), {1: {"p": {"w": np.full(2, 7.0)}}}, shared(2))
     found = Checkpoints(saved, IDENTITY).load()
     states = dict(pair for batch in found.states for pair in batch)
     assert found.round == 4
     assert np.array_equal(states[1]["p"]["w"], np.full(2, 7.0))
     assert 2 in states
+
+
+def test_two_datasets_of_one_round_are_two_files(saved):
+    checkpoints = Checkpoints(saved, IDENTITY)
+    checkpoints.load()
+    for made in (5, 6):
+        begun = {"passes": {"hfmds": made}}
+        checkpoints.save(4, tree(4), {}, {"hfmds": (5, table_digest(table(made)), table(made))}, begun=begun)
+        _, held = Checkpoints(saved, IDENTITY).load().shared["hfmds"]
+        assert table_digest(held) == table_digest(table(made))
+
+
+def test_a_dataset_that_an_older_raysim_named_by_its_round_alone_is_read(saved):
+    old = "shared-hfmds-00002.arrow"
+    path = saved / "round-00003.json"
+    _, _, text = path.read_text().partition("\n")
+    text = text.strip().replace(file_of(2), old)
+    path.write_text(f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}\n")
+    (saved / file_of(2)).rename(saved / old)
+    checkpoints = Checkpoints(saved, IDENTITY)
+    made, held = checkpoints.load().shared["hfmds"]
+    assert (made, table_digest(held)) == (2, table_digest(table(2)))
+    checkpoints.save(4, tree(4), {}, shared(2))
+    assert Checkpoints(saved, IDENTITY).load(pytest.fail).round == 4
+
+
+class Store:
+    """Objects by reference, as a runner has them."""
+
+    def get(self, reference):
+        return reference
+
+
+def test_a_writer_digests_a_dataset_once(tmp_path, monkeypatch):
+    digested = []
+    monkeypatch.setattr(checkpoint_writer, "table_digest", lambda table: digested.append(table) or table_digest(table))
+    writer = CheckpointWriter(Checkpoints(tmp_path / "c", IDENTITY), Store(), pytest.fail)
+    for t, made in ((1, table(1)), (2, table(1)), (3, table(3))):
+        writer.save(t, (tree(t), {"hfmds": 1}), {}, {"hfmds": made})
+        writer.wait()
+    assert len(digested) == 2
+    _, held = Checkpoints(tmp_path / "c", IDENTITY).load().shared["hfmds"]
+    assert table_digest(held) == table_digest(table(3))
 
 
 # -- damage ------------------------------------------------------------------------------------------------------------
@@ -87,7 +141,7 @@ def test_a_run_goes_on_saving_from_what_it_loaded(saved):
 # one does.
 USED = {
     "round-00003.json": 2, "server-00003.safetensors": 2, "states-00001.safetensors": None,
-    "states-00002.safetensors": None, "shared-hfmds-00002.arrow": None, "round-00002.json": 3,
+    "states-00002.safetensors": None, file_of(2): None, "round-00002.json": 3,
     "server-00002.safetensors": 3,
 }  # fmt: skip
 
@@ -120,6 +174,8 @@ def test_a_damaged_file_is_named_and_the_checkpoint_before_is_used(saved, name):
             assert not refused  # without its manifest there is nothing to refuse
         else:
             assert len(refused) == {3: 0, 2: 1, None: 2}[expected]
+            ends = ["using the one before it", "there is none before it, so the run starts again at round 1"]
+            assert all(map(str.endswith, refused, ends))
             assert all(name in reason for reason in refused)
 
 
@@ -219,7 +275,7 @@ def full() -> None:
 
 def save_next(checkpoints: Checkpoints) -> None:
     """A round with everything in it: a state, a new dataset, and older files to remove."""
-    checkpoints.save(4, tree(4), {1: {"p": {"w": np.full(2, 7.0)}}}, {"hfmds": (4, table(4))})
+    checkpoints.save(4, tree(4), {1: {"p": {"w": np.full(2, 7.0)}}}, shared(4))
 
 
 def killed_at(n: int, folder, monkeypatch) -> bool:
@@ -298,7 +354,7 @@ def test_files_are_on_the_disk_before_what_counts_on_them(saved, monkeypatch):
     steps = Steps(monkeypatch)
     save_next(checkpoints)
     taken = [step for step in steps.taken if step[0] in ("fsync", "replace", "unlink")]
-    written = ["server-00004.safetensors", "states-00004.safetensors", "shared-hfmds-00004.arrow"]
+    written = ["server-00004.safetensors", "states-00004.safetensors", file_of(4)]
     renamed = [[("fsync", f".{name}.tmp"), ("replace", f".{name}.tmp")] for name in [*written, "round-00004.json"]]
     folder = ("fsync", "c")
     assert taken[:10] == [*renamed[0], *renamed[1], *renamed[2], folder, *renamed[3], folder]
@@ -311,7 +367,7 @@ def test_leftovers_of_a_killed_write_do_no_harm_and_go(saved):
     (saved / "server-00004.safetensors").write_bytes(b"whole, but its manifest was never written")
     checkpoints = Checkpoints(saved, IDENTITY)
     assert checkpoints.load().round == 3
-    checkpoints.save(4, tree(4), {}, {"hfmds": (2, table(2))})
+    checkpoints.save(4, tree(4), {}, shared(2))
     assert Checkpoints(saved, IDENTITY).load().round == 4
     assert not list(saved.glob(".*"))
 

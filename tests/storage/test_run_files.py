@@ -261,6 +261,8 @@ def test_a_manifest_with_other_content_is_damaged(tmp_path, changes):
 def test_the_names_of_checkpoints_are_told_from_others():
     for name in ("round-00001.json", "server-123456-00002.safetensors", "shared-fedpa_reference-00002.arrow"):
         assert FILE_NAME.fullmatch(name)
+    for name in ("shared-hfmds-00002-0123456789abcdef.arrow", "states-00001.safetensors"):
+        assert FILE_NAME.fullmatch(name)
     for name in (
         "round-1.json",
         "round-00001.json.bak",
