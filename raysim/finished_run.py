@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
 from raysim import definitions, models
+from raysim.config.addresses import is_remote
 from raysim.data.images import decode
 from raysim.data.normalisation import Normalisation
 from raysim.engine.round_metrics import RoundMetrics
@@ -18,7 +19,7 @@ from raysim.errors import InputError
 from raysim.settings import Given
 from raysim.storage.formats import DamagedFile
 from raysim.storage.model_weights import read_weights
-from raysim.storage.remote import Mirror, is_remote
+from raysim.storage.remote import Mirror
 from raysim.storage.run_reader import read_run
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Run:
     def __init__(self, path: str | PathLike[str], model: Given | None = None):
         """`model`: the own model that the run was given in Python, if it was, to build it again."""
         if is_remote(where := str(path)):
-            mirror = Mirror(where)
+            mirror = Mirror(where, "open_run")
             finalize(self, mirror.discard)
             mirror.fetch()
             path = mirror.folder

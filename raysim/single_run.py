@@ -15,6 +15,7 @@ import numpy as np
 
 from raysim import models
 from raysim.config import RunConfig, from_record, resolve
+from raysim.config.addresses import is_remote
 from raysim.config.fusing import settled
 from raysim.data import Dataset, load
 from raysim.data.dataset import Columns
@@ -54,13 +55,14 @@ from raysim.storage.checkpoints import Checkpoints
 from raysim.storage.formats import read_config, read_history
 from raysim.storage.lease import held
 from raysim.storage.model_weights import starting_weights
-from raysim.storage.remote import Mirror, is_remote, place_of, readable
+from raysim.storage.remote import Mirror, place_of, readable
 from raysim.storage.run_directory import (
     Recorder,
     RunDirectory,
     check_directory,
     check_sources,
     finished_run,
+    start_of,
     with_fuse_of,
 )
 
@@ -98,7 +100,7 @@ def run_at(config: RunConfig, out: Path, reporter: Reporter, mirror: Mirror | No
     trackers = load_trackers(config.track, config.callback)
     inputs = [prepare(config)]  # in a list, so that the pixels can be let go of once they are stored
     config, note = settled(config, inputs[0][0].shape, inputs[0][0].classes)
-    prepared = described(config, *inputs[0], *([note] if note else []))
+    prepared = described(config, *inputs[0], *([note] if note else []), begun_with=start_of(config, out))
     for note in prepared.notes:
         reporter.say(f"note: {note}")
     for text in prepared.warnings:
@@ -148,7 +150,7 @@ def to_resume(path: str, given: dict[str, object], where: str) -> RunConfig:
     Objects that the run was given in Python have to be given again.
     """
     source = f"{path}/config.json"
-    with readable(path) as folder:
+    with readable("resume", path, "config.json") as folder:
         if not (folder / "config.json").exists():
             raise InputError(f"resume: '{path}' is not a run directory; give the path a run printed")
         recorded = read_config(folder)["settings"]
@@ -215,9 +217,17 @@ def sources(config: RunConfig, dataset: Dataset, start: np.ndarray | None) -> di
     return {key: digest for key, digest in found.items() if digest}
 
 
-def described(config: RunConfig, dataset: Dataset, dealt: Partition, *notes: str) -> Prepared:
-    """What is worth knowing of the data after its pixels are gone, and what there is to say besides."""
-    start = starting_weights(config, dataset)
+def described(
+    config: RunConfig, dataset: Dataset, dealt: Partition, *notes: str, begun_with: str | None = None
+) -> Prepared:
+    """What is worth knowing of the data after its pixels are gone, and what there is to say besides.
+
+    `begun_with` is the digest of the weights that a run began with which can go on without them.
+    """
+    start, own = starting_weights(config, dataset, needed=begun_with is None), {}
+    if config.start_from is not None and start is None and begun_with is not None:
+        own = {"start_from": begun_with}
+        notes = (*notes, f"--start-from {config.start_from} is gone; the run goes on from its own checkpoints")
     return Prepared(
         class_names=list(dataset.class_names),
         counts=dealt.counts(dataset.train.y, dataset.classes),
@@ -226,7 +236,7 @@ def described(config: RunConfig, dataset: Dataset, dealt: Partition, *notes: str
         notes=(*dataset.notes, *dealt.notes, *notes),
         warnings=tuple(idle_parts(config, dealt)),
         data=identity(dataset),
-        sources=sources(config, dataset, start),
+        sources=sources(config, dataset, start) | own,
         start=start,
     )
 

@@ -106,7 +106,8 @@ def _outcome(function: Callable[[Words], None], words: Words) -> tuple[int, list
             return 130, [interrupted_line()]
         if isinstance(error, RaysimError):
             trace = getattr(error, "traceback", "").rstrip()
-            return error.exit_code, [*([trace] if trace else []), f"raysim: {error}"]
+            said = "; ".join([str(error), *getattr(error, "__notes__", ())])
+            return error.exit_code, [*([trace] if trace else []), f"raysim: {said}"]
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             return 2, [f"raysim: {one_line(repr(error.filename))} is too long a path; give a shorter one"]
         if isinstance(error, SystemExit):  # nothing of ours ends the process so: its code would be the command's

@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from raysim.config.addresses import is_remote, parsed
 from raysim.data import partitions
 from raysim.data.partitions import Partitioner
 from raysim.errors import InputError
@@ -271,6 +272,9 @@ def check(config: RunConfig) -> RunConfig:
 
     What depends on the data is checked after loading it.
     """
+    for key in ("out", "start_from"):  # before anything prints or records them
+        if is_remote(address := getattr(config, key)):
+            parsed(flag(key), address)
     if config.active is not None and config.active > config.clients:
         raise InputError(f"--active {config.active} is more than --clients {config.clients}; lower the first")
     for name in partitions.names():

@@ -14,6 +14,7 @@ from typing import NoReturn
 import psutil
 
 from raysim.engine.ending import ending
+from raysim.engine.working_copies import address_of, where_it_is
 
 # Until the process is ended by force. An orderly end takes 3 s, but an interrupt can be lost inside Ray.
 FORCE_SECONDS = 20.0
@@ -29,11 +30,15 @@ spared: set[int] = set()  # processes that end by themselves after this one, sin
 
 def how_to_go_on(run_directory: str) -> str:
     """What to do after the end of a run that was to be written there; empty if there was no run yet."""
+    if "://" in run_directory:  # in an object store, which is not asked
+        return f"`python -m raysim resume {run_directory}` goes on if it had begun, else give the same command again"
+    address = address_of(run_directory)
+    what = "give the same command again"
     if run_directory and os.path.exists(os.path.join(run_directory, "config.json")):
-        return f"`python -m raysim resume {run_directory}` goes on"
-    if run_directory and os.path.exists(run_directory):
-        return f"give the same command again, with --out {run_directory} --resume"
-    return "give the same command again"
+        what = f"`python -m raysim resume {address or run_directory}` goes on"
+    elif run_directory and os.path.exists(run_directory):
+        what += f", with --out {address or run_directory} --resume"
+    return f"{what}; {where_it_is(run_directory)}" if address else what
 
 
 def interrupted_line(run_directory: str | None = None) -> str:

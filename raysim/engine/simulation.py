@@ -23,6 +23,7 @@ from raysim.engine.runner import LabelledFeatures, Runner, WorkerCalls
 from raysim.engine.server import Server
 from raysim.engine.stopping import length_settings, reason_to_stop
 from raysim.engine.work_queue import Answers, Call, Pass, in_groups, spans
+from raysim.errors import RaysimError
 from raysim.methods.base import Part
 from raysim.privacy.figures import Figure
 
@@ -172,6 +173,11 @@ class Simulation:
         ended = (checkpoint and checkpoint.stopped) or {}
         self.stopped = ended["reason"] if ended.get("length") == length_settings(self.config) else ""
         if checkpoint is None:
+            if self.start is None and self.config.start_from is not None:
+                raise RaysimError(
+                    f"--start-from {self.config.start_from} is gone, and no checkpoint of this run is whole; put back "
+                    "what it started from, then resume it"
+                )
             self.weights = self.runner.call_server(Server.begin, self.start)
             return
         for batch in checkpoint.states:

@@ -13,12 +13,12 @@ from typing import Any, cast
 
 from raysim import methods, papers
 from raysim.config import RunConfig, from_command_line, load_layers, resolve, take
+from raysim.config.addresses import is_remote, parsed
 from raysim.data import partitions
 from raysim.engine.stopping import length_settings
 from raysim.errors import InputError
 from raysim.papers import Axis, Settings, Sweep
 from raysim.settings import flag, nearest
-from raysim.storage.remote import is_remote
 from raysim.storage.run_directory import finished_run, results_folder
 
 # Flags of these commands that take several values. All settings of a run are flags too.
@@ -208,6 +208,7 @@ def _grid(
     flags = dict(flags)
     out, at_once = take(flags, "out"), _count(take(flags, "at_once"))
     if is_remote(out):
+        parsed(f"{command}: --out", str(out))
         raise InputError(
             f"{command}: --out {out}: many runs are kept in a folder of this machine, or a shared one; give one"
         )

@@ -65,6 +65,7 @@ class DamagedFile(InputError):
     """A file of a run directory does not hold what raysim writes there: which, and why."""
 
     def __init__(self, path: Path, reason: str):
+        self.reason = reason
         super().__init__(f"{path} is damaged or not raysim's: {reason}; restore it from a copy, or start the run again")
 
 

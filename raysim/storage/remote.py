@@ -10,34 +10,28 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
 import pyarrow as pa
 from pyarrow import fs as pa_fs
 
 from raysim.config import RunConfig
+from raysim.config.addresses import is_remote, parsed
+from raysim.engine.ending import ending
+from raysim.engine.working_copies import WorkingCopy, remove_ownerless, where_it_is
 from raysim.errors import InputError, RaysimError, one_line
 from raysim.storage.remote_lease import RemoteLease
 from raysim.storage.run_directory import check_directory, run_directory
 
-SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss")
-OPTIONS = {"endpoint_override", "scheme", "region"}  # of an s3 address, after a question mark
 SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AZURE_STORAGE_KEY")
 CONNECT_SECONDS, REQUEST_SECONDS = 10.0, 60.0  # that one attempt may take
 ATTEMPTS = 3
 CHUNK = 2**24  # bytes that are copied at a time
-
-
-def is_remote(path: object) -> bool:
-    """Whether a path is an address in an object store."""
-    return isinstance(path, str) and "://" in path
 
 
 @contextmanager
@@ -65,14 +59,17 @@ def place_of(config: RunConfig) -> Iterator[tuple[Path, Mirror | None]]:
 
 
 @contextmanager
-def readable(path: str, file: str = "config.json") -> Iterator[Path]:
-    """A folder with this file of a run directory: itself, or for an address in a store a copy."""
+def readable(where: str, path: str, *files: str) -> Iterator[Path]:
+    """A folder with these files of a run directory: itself, or for an address in a store a copy.
+
+    `where` is the setting or the command that the path was given to.
+    """
     if not is_remote(path):
         yield Path(path)
         return
-    mirror = Mirror(path)
+    mirror = Mirror(path, where)
     try:
-        mirror.fetch(file)
+        mirror.fetch(files)
         yield mirror.folder
     finally:
         mirror.discard()
@@ -81,33 +78,44 @@ def readable(path: str, file: str = "config.json") -> Iterator[Path]:
 class Mirror:
     """A run directory in a store, and its working copy on this machine, `folder`."""
 
-    def __init__(self, uri: str):
-        self.uri = uri.rstrip("/")
+    def __init__(self, uri: str, where: str = "--out"):
+        """`where`: the setting or the command that the address was given to."""
+        self.uri, self.where = uri.rstrip("/"), where
         with self._talking():
-            self.store, self.base = _open(self.uri)
-        self.folder = Path(tempfile.mkdtemp(prefix="raysim-")) / PurePosixPath(self.base).name
-        self.folder.mkdir()
+            self.store, self.base = _open(where, self.uri)
+        remove_ownerless()
+        self.copy = WorkingCopy(self.uri, PurePosixPath(self.base).name)
+        self.folder = self.copy.folder
         self.known: dict[str, tuple[int, int]] = {}  # what the store has -> size and time of the copy here
         self.lock = threading.Lock()  # checkpoints are written in a thread of their own
         self.lease: RemoteLease | None = None
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the lease of the run directory, and remove the working copy if all of it is in the store."""
+        """Hold the lease of the run directory, and remove the working copy if all of it is in the store.
+
+        Otherwise the line that ends the run says where it is.
+        """
         try:
             with self._talking():
                 self.lease = RemoteLease(self.store, self.base, self.uri)
                 self.lease.take()
             yield
+        except RaysimError as error:
+            if self._changed():
+                error.add_note(where_it_is(str(self.folder)))
+            raise
         finally:
             if self.lease:
                 self.lease.release()
             if not self._changed():
                 self.discard()
+            elif ending.run_directory == self.uri:
+                ending.run_directory = str(self.folder)  # for the last line of a run that was interrupted
 
     def discard(self) -> None:
         """Remove the working copy."""
-        shutil.rmtree(self.folder.parent, ignore_errors=True)
+        self.copy.discard()
 
     def names(self) -> list[str]:
         """The files of the run directory, with their folder if they are in one; without those that begin with a dot."""
@@ -115,12 +123,12 @@ class Mirror:
             found = self.store.get_file_info(pa_fs.FileSelector(self.base, allow_not_found=True, recursive=True))
         files = [info.path.removeprefix(f"{self.base}/") for info in found if info.type == pa_fs.FileType.File]
         if foreign := [name for name in files if not _is_plain(name)]:
-            raise InputError(f"--out {self.uri}: raysim did not write its {foreign[0]!r}; choose another")
+            raise InputError(f"{self.where} {self.uri}: raysim did not write its {foreign[0]!r}; choose another")
         return sorted(name for name in files if not PurePosixPath(name).name.startswith("."))
 
-    def fetch(self, only: str = "") -> None:
-        """Bring what the store has here, or one file of it."""
-        for name in [only] if only in (names := self.names()) else [] if only else names:
+    def fetch(self, only: Sequence[str] = ()) -> None:
+        """Bring what the store has here, or some files of it."""
+        for name in [name for name in self.names() if not only or name in only]:
             path = self.folder / name
             path.parent.mkdir(exist_ok=True)
             with (
@@ -184,9 +192,10 @@ class Mirror:
             yield
         except (OSError, pa.ArrowException) as error:
             text = one_line(_without_secrets(str(error)))
+            again = f"start the run again, or `raysim resume {self.uri}` if it had begun"
             raise RaysimError(
-                f"--out {self.uri}: {text}; check the address, the bucket and the credentials in the environment, then "
-                f"start the run again, or `raysim resume {self.uri}` if it had begun"
+                f"{self.where} {self.uri}: {text}; check the address, the bucket and the credentials in the "
+                f"environment, then {again if self.where == '--out' else 'try again'}"
             ) from None
 
 
@@ -217,25 +226,13 @@ def _without_secrets(text: str) -> str:
     return text
 
 
-def _open(uri: str) -> tuple[Any, str]:
+def _open(where: str, uri: str) -> tuple[Any, str]:
     """The store behind an address, and the path in it."""
-    parts = urlsplit(uri)
-    if "@" in parts.netloc and not parts.scheme.startswith("abfs"):
-        raise InputError("--out: leave credentials out of the address; they are read from the environment")
-    path = f"{parts.netloc}/{parts.path.strip('/')}"
-    if parts.scheme not in SCHEMES:
-        raise InputError(f"--out {uri}: unknown kind of store; there are {', '.join(f'{s}://' for s in SCHEMES)}")
-    if not parts.netloc or not parts.path.strip("/"):
-        raise InputError(f"--out {uri}: give a bucket and a path in it, as in s3://bucket/runs/first")
-    options = dict(parse_qsl(parts.query))
-    if unknown := sorted(options.keys() - (OPTIONS if parts.scheme == "s3" else set())):
-        raise InputError(
-            f"--out {parts.scheme}://{path}: unknown option '{unknown[0]}' after the question mark; remove it"
-        )
-    if parts.scheme == "s3":
-        return _s3(options), path
-    if parts.scheme in ("gs", "gcs"):
-        return pa_fs.GcsFileSystem(retry_time_limit=timedelta(seconds=REQUEST_SECONDS)), path
+    address = parsed(where, uri)
+    if address.scheme == "s3":
+        return _s3(address.options), address.path
+    if address.scheme in ("gs", "gcs"):
+        return pa_fs.GcsFileSystem(retry_time_limit=timedelta(seconds=REQUEST_SECONDS)), address.path
     return pa_fs.FileSystem.from_uri(uri)
 
 
@@ -243,6 +240,8 @@ def _s3(options: dict[str, str]) -> Any:
     address = options.get("endpoint_override") or os.environ.get(
         "AWS_ENDPOINT_URL_S3", os.environ.get("AWS_ENDPOINT_URL")
     )
+    if "@" in (address or ""):  # errors would repeat it
+        raise InputError("AWS_ENDPOINT_URL: leave credentials out of it; AWS_ACCESS_KEY_ID and its like are for them")
     scheme, _, host = (address or "").rpartition("://")
     return pa_fs.S3FileSystem(
         endpoint_override=host or None,

@@ -145,6 +145,13 @@ def check_sources(config: RunConfig, path: Path, sources: dict[str, str], data: 
             raise InputError(f"--resume: {path} began with another {flag(key)} {getattr(config, key)}: {what} differs")
 
 
+def start_of(config: RunConfig, path: Path) -> str | None:
+    """Return the digest of the weights that a run to be resumed began with, if it has checkpoints to go on from."""
+    if not (config.resume and (path / "config.json").exists() and any((path / "checkpoints").glob("round-*.json"))):
+        return None
+    return read_config(path).get("sources", {}).get("start_from")
+
+
 class RunDirectory:
     """Writes the files of one run. Without `resume`, files of an earlier run are removed first.
 

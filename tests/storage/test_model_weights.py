@@ -1,8 +1,13 @@
 """--start-from: a run begins with the weights that another one ended with."""
 
+import os
+import shutil
+
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file, save_file
+from safetensors.torch import save_file as torch_save
 
 import raysim
 from raysim.cli import main
@@ -64,13 +69,39 @@ def test_of_several_models_the_first(trained, tmp_path):
 
 def test_what_is_wrong_is_one_line(trained, tmp_path, capsys):
     flags = ["--in-process", "--train-size=120", "--clients=6", "--rounds=1", "--out", str(tmp_path / "run")]
+    weights = weights_of(trained.path)
+    name, first = next(iter(weights.items()))
+
+    def other(file, dtype, value):
+        """The weights with one of another value, all of its array of this type."""
+        changed = np.full(first.shape, value, dtype)
+        save_file(weights | {name: changed}, tmp_path / file)
+        return tmp_path / file
+
+    unfinished, fifo, bfloat16 = tmp_path / "unfinished", tmp_path / "fifo", tmp_path / "bfloat16"
+    shutil.copytree(trained.path, unfinished)
+    (unfinished / "summary.json").unlink()
+    os.mkfifo(fifo)
+    torch_save({key: torch.from_numpy(value).bfloat16() for key, value in weights.items()}, bfloat16)
     for start, model, expected in (
         (tmp_path / "nowhere", "mlp", "--start-from: there is no"),
         (tmp_path, "mlp", "model.safetensors'; give a finished run"),
         (trained.path, "small-cnn", "it holds other weights than those of the model small-cnn"),
+        (
+            unfinished,
+            "mlp",
+            f"--start-from: the run '{unfinished}' is not finished; `python -m raysim resume` it first",
+        ),
+        (fifo, "mlp", f"--start-from: '{fifo}' is no file to read; give a finished run"),
+        (other("nan", first.dtype, np.nan), "mlp", f"{name} has values that are not finite, or beyond 2.1e+06; give a"),
+        (other("inf", np.float16, np.inf), "mlp", f"{name} has values that are not finite"),
+        (other("huge", np.float64, -1e300), "mlp", f"{name} has values that are not finite"),
+        (other("int", np.int64, 1), "mlp", f"{name} has values of type int64, which are no weights"),
+        (bfloat16, "mlp", "it holds values of another type than float16, float32 or float64"),
     ):
         assert main(["run", *flags, "--start-from", str(start), "--model", model]) == 2
         error = capsys.readouterr().err
+        assert error.startswith("raysim: --start-from: ")
         assert expected in error
         assert error.count("\n") == 1
         assert not (tmp_path / "run").exists()
@@ -83,3 +114,22 @@ def test_a_run_is_not_resumed_from_other_weights(trained, tmp_path):
     save_file({name: 2 * value for name, value in weights_of(trained.path).items()}, start)
     with pytest.raises(InputError, match=r"began with another --start-from .*: what is in it differs"):
         raysim.resume(tmp_path / "run", rounds=2, progress=False)
+
+
+def test_a_run_goes_on_from_its_own_checkpoints_where_its_start_is_gone(trained, tmp_path, capsys):
+    start = tmp_path / "start"
+    shutil.copytree(trained.path, start)
+    whole = raysim.run(**TINY, rounds=3, in_process=True, out=tmp_path / "whole", start_from=start)
+    raysim.run(**TINY, rounds=1, in_process=True, out=tmp_path / "run", start_from=start)
+    start.rename(tmp_path / "moved")
+    assert main(["resume", str(tmp_path / "run"), "--rounds", "2"]) == 0
+    assert f"note: --start-from {start} is gone; the run goes on from its own checkpoints" in capsys.readouterr().out
+    parts = raysim.resume(tmp_path / "run", rounds=3, progress=False)
+    assert parts.summary["model_sha256"] == whole.summary["model_sha256"]
+    for path in (tmp_path / "run" / "checkpoints").glob("server-*"):
+        path.write_bytes(b"damaged")
+    assert main(["resume", str(tmp_path / "run"), "--rounds", "4"]) == 1
+    assert f"--start-from {start} is gone, and no checkpoint of this run is whole; put back" in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    assert main(["resume", str(tmp_path / "run"), "--rounds", "4"]) == 2
+    assert "--start-from: there is no" in capsys.readouterr().err

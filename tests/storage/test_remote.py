@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from raysim.cli import main
 from raysim.errors import InputError, RaysimError
 from raysim.storage import remote, remote_lease
 from raysim.storage.lease import Owner
@@ -104,6 +105,10 @@ def kill_and_resume(port, tmp_path, name, until):
     process.kill()
     process.communicate()
     before = contents(port, f"lab/killed/{name}")
+    assert [*(tmp_path / "disk").glob("raysim-*")] != []  # its working copy
+    code, _, _ = raysim(port, tmp_path / "disk", "resume", "s3://lab/killed/nothing")
+    assert code == 2
+    assert [*(tmp_path / "disk").glob("raysim-*")] == []  # which whoever used a store next has removed
     code, said, complained = raysim(port, tmp_path / "empty", "run", *SETTINGS, "--out", address, "--resume")
     assert code == 0, complained
     return before, said, contents(port, f"lab/killed/{name}")
@@ -188,7 +193,9 @@ def test_a_store_that_fails_later_ends_the_run_and_it_goes_on_when_the_store_is_
     code, said, complained = raysim(proxy.own_port, tmp_path / "disk", "run", *SETTINGS, "--out", address)
     proxy.close()
     assert code == 1
-    one_line(complained, address)
+    line = one_line(complained, address)
+    (copy,) = (tmp_path / "disk").glob("raysim-*/run")
+    assert line.endswith(f"; its working copy is {copy}, until the next run in a store removes it")
     assert "round 1" in said
     assert "summary.json" not in contents(port, f"lab/later-{how}/run")
     # The lease of the one that failed is left, as that of a process of this machine that is gone.
@@ -212,6 +219,31 @@ def test_wrong_addresses_are_one_line_without_what_is_secret(address, says):
     assert says in str(caught.value)
     assert KEY not in str(caught.value)
     assert SECRET not in str(caught.value)
+
+
+def test_an_endpoint_with_credentials_is_refused_without_them(monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{KEY}:{SECRET}@127.0.0.1")
+    with pytest.raises(InputError, match=r"^AWS_ENDPOINT_URL: leave credentials out of it; [^@]*$") as caught:
+        Mirror("s3://lab/run")
+    assert SECRET not in str(caught.value)
+
+
+def test_a_store_that_cannot_be_read_is_said_of_where_it_was_given(here, tmp_path, monkeypatch, capsys):
+    flags = ["--in-process", "--model", "mlp", "--clients", "4", "--rounds", "1", "--train-size", "100"]
+    start = [*flags, "--out", str(tmp_path / "run"), "--start-from", "s3://lab/nothing/there"]
+    assert main(["run", *start]) == 2
+    assert capsys.readouterr().err.startswith(
+        "raysim: --start-from: there is no 's3://lab/nothing/there/model.safetensors'; "
+    )
+    proxy = Proxy(1, "deny")
+    proxy.close()
+    monkeypatch.setattr(remote, "ATTEMPTS", 1)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.own_port}")
+    for words, where in ((["run", *start], "--start-from"), (["resume", "s3://lab/nothing/there"], "resume")):
+        assert main(words) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"raysim: {where} s3://lab/nothing/there: ")
+        assert line.endswith("check the address, the bucket and the credentials in the environment, then try again")
 
 
 def test_a_secret_in_what_a_store_says_is_left_out(here):
