@@ -228,7 +228,7 @@ def refused(hook: str, run: Any = simulate) -> int:
         if of_client
         else f"`{hook}` of hoarder failed {when}: "
     )
-    with pytest.raises(RaysimError, match=f"^{who}: {SAID}") as caught:
+    with pytest.raises(RaysimError, match=f"^{who}{SAID}") as caught:
         run(method=HOARDER, rounds=3, on_round=rounds.append, **{"hoarder.hook": hook})
     assert not getattr(caught.value, "traceback", "")
     return len(rounds) + 1
