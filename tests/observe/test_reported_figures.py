@@ -40,9 +40,9 @@ FILES = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def page(tmp_path_factory) -> Path:
-    return write_report(written(tmp_path_factory.mktemp("runs") / "whole", ROUNDS, **FILES))
+@pytest.fixture
+def page(tmp_path) -> Path:
+    return write_report(written(tmp_path / "whole", ROUNDS, **FILES))
 
 
 def rows(texts: list[str], first: str, width: int) -> list[list[str]]:
