@@ -91,7 +91,8 @@ def test_the_tables(page):
     assert rows(found["Events"], "event", 3)[1:] == [
         ["actor lost", "2", "<gone> actor 1"], *[["warning", "–", "take care"]] * 2,
     ]  # fmt: skip
-    assert found["Where it ran"] == ["model_sha256", "ab" * 32, "versions", "raysim 0"]
+    assert found["Where it ran"][:4] == ["model_sha256", "ab" * 32, "run", "by hand"]
+    assert found["Where it ran"][-2:] == ["versions", "raysim 0"]
 
 
 def series(chart: dict) -> dict:
