@@ -17,7 +17,7 @@ from rich.console import Console
 from raysim import __version__
 from raysim.engine.ending import ending
 from raysim.engine.ray_runner.environment import secure_local_ray
-from raysim.engine.signals import interrupted_line, interruptible, leave
+from raysim.engine.signals import end_with_parent, interrupted_line, interruptible, leave
 from raysim.errors import InputError, RaysimError, one_line
 from raysim.settings import nearest
 
@@ -52,6 +52,7 @@ def main(arguments: Words | None = None) -> int:
 
 def console() -> NoReturn:
     """Run the command of this process. Like `python -m` it finds modules in the current directory."""
+    end_with_parent()
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     leave(main())

@@ -1,5 +1,6 @@
 """Signals: an interrupt always ends the process, in order if that works, by force where it does not."""
 
+import ctypes
 import os
 import select
 import signal
@@ -23,7 +24,11 @@ AGAIN_SECONDS = 0.2  # until the main thread is told again of a signal that it h
 
 TERMINATED = signal.SIGUSR2  # what the main thread gets for SIGTERM
 
+PR_SET_PDEATHSIG = 1  # of prctl(2)
+
 LOST = b"\0"  # says that an interrupt was lost: no signal has this number
+
+PARENT = "RAYSIM_PARENT"  # environment variable: the process without which this one has no purpose
 
 spared: set[int] = set()  # processes that end by themselves after this one, since they clear up behind it
 
@@ -187,6 +192,16 @@ def end_now(code: int, before: list[psutil.Process]) -> NoReturn:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
     os._exit(code)
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process when its parent dies, if that has asked for it; a killed one cannot tell."""
+    if not (parent := os.environ.pop(PARENT, "")):
+        return
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if not psutil.pid_exists(int(parent)):  # it died before
+        os._exit(1)
 
 
 def leave(code: int) -> NoReturn:

@@ -26,6 +26,7 @@ from raysim.config import RunConfig
 from raysim.data import partitions
 from raysim.engine.ray_runner import cluster
 from raysim.engine.ray_runner.plan import Node, make_plan, of_type
+from raysim.engine.signals import PARENT
 from raysim.errors import InputError, PlanError, RaysimError
 from raysim.experiments import objects
 from raysim.experiments.grid import Grid, PlannedRun
@@ -41,6 +42,7 @@ from raysim.storage.run_directory import rounds_done, run_directory
 
 REPORT_SECONDS = 60.0  # between lines of progress, where there is no bar
 END_SECONDS = 12.0  # that runs have to end after SIGTERM; less than we have ourselves (engine/signals.py)
+LOCK_SECONDS = 5.0  # in which the runs of a command that was killed are gone: they end with it
 
 # The settings that decide whether the data can be loaded and dealt.
 DATA_SETTINGS = (
@@ -98,13 +100,23 @@ def locked(folder: Path) -> Iterator[int]:
     except OSError as error:
         raise InputError(f"--out {folder} cannot be written: {error.strerror}; choose another") from None
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"--out {folder} is in use by another command, or by a run it left; wait for it") from None
+        until = time.monotonic() + LOCK_SECONDS
+        while not _taken(lock):
+            if time.monotonic() > until:
+                raise InputError(f"--out {folder} is in use by another command, or by a run it left; wait for it")
+            time.sleep(0.1)
         yield lock  # runs inherit it, so it is held for as long as one of them lives
     finally:
         os.close(lock)
+
+
+def _taken(lock: int) -> bool:
+    """Whether the lock is ours now."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def units(nodes: list[Node], threads: int) -> list[Node]:
@@ -277,7 +289,7 @@ class RunScheduler:
         self.free.sort(key=lambda unit: (-sum(u.id == unit.id for u in self.free), unit.id))
         count = max(1, len(self.free) // beside)
         share, self.free = self.free[:count], self.free[count:]
-        environment = os.environ | cluster.worker_environment()
+        environment = os.environ | cluster.worker_environment() | {PARENT: str(os.getpid())}
         if not self.in_process:
             nodes = [dataclasses.asdict(node) for node in merged(share)]
             environment |= {

@@ -101,3 +101,22 @@ def test_an_interrupt_ends_every_run_with_130_and_the_same_command_goes_on(tmp_p
     out = tmp_path / "alone"
     assert main(["run", *TINY, "--rounds", "150", "--in-process", "--out", str(out)]) == 0
     assert summary(runs[0])["model_sha256"] == summary(out)["model_sha256"]
+
+
+@pytest.mark.parametrize("where", ["in-process", pytest.param("on-ray", marks=pytest.mark.slow)])
+def test_the_runs_of_a_killed_grid_die_with_it_and_the_same_command_goes_on(tmp_path, where):
+    words = ["compare", "--methods", "fedavg", "fedprox", *TINY, "--rounds", "60", "--out", "many"]
+    words += ["--in-process"] if where == "in-process" else []
+    process = subprocess.Popen([sys.executable, "-m", "raysim", *words], cwd=tmp_path, env=ENVIRONMENT)
+    runs = [tmp_path / "many" / f"{method}-seed-0" for method in ("fedavg", "fedprox")]
+    while not any((run / "metrics.jsonl").exists() for run in runs) and process.poll() is None:
+        time.sleep(0.02)
+    family = psutil.Process(process.pid).children(recursive=True)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    done = raysim(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr + done.stdout
+    _, alive = psutil.wait_procs(family, timeout=60)
+    assert not alive
+    for run, method in zip(runs, ("fedavg", "fedprox"), strict=True):
+        assert summary(run)["rounds"] == 60, method

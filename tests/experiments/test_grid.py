@@ -3,6 +3,7 @@
 import dataclasses
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from raysim.config import from_command_line, load_layers, resolve
 from raysim.engine.ray_runner.plan import Node
 from raysim.engine.stopping import length_settings
 from raysim.errors import InputError
-from raysim.experiments import grid
+from raysim.experiments import grid, scheduler
 from raysim.experiments.scheduler import flags, locked, merged, units
 from raysim.methods.fedprox import FedProx
 from raysim.methods.hfmds import HFMDS
@@ -188,9 +189,19 @@ def test_shares_are_whole_gpus_or_an_actors_cpus():
     assert merged(units([a, b], 1)) == [a, b]
 
 
-def test_a_folder_is_worked_in_by_one_command_at_a_time(tmp_path):
+def test_a_folder_is_worked_in_by_one_command_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(scheduler, "LOCK_SECONDS", 0.2)
     with locked(tmp_path), pytest.raises(InputError, match="in use by another command"), locked(tmp_path):
         pass
+    with locked(tmp_path):
+        pass
+
+
+def test_a_folder_is_waited_for_while_the_runs_of_a_killed_command_die(tmp_path, monkeypatch):
+    holding = locked(tmp_path)
+    holding.__enter__()
+    # The lock is let go of when somebody has found it taken.
+    monkeypatch.setattr(time, "sleep", lambda seconds: holding.__exit__(None, None, None))
     with locked(tmp_path):
         pass
 
