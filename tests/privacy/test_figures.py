@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from scipy.stats import beta, t
+from scipy.stats import beta, binom, t
 
 from raysim.privacy.figures import (
     Figure,
@@ -73,6 +73,24 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(kind, area, found):
     areas, shares = np.mean(held, 0)
     assert 0.925 <= areas <= 0.98
     assert shares >= 0.95  # it is made to err on the wide side
+
+
+def test_the_interval_of_a_tpr_by_hand():
+    """Both ends: with 200 others and a rate of 1 %, 0 to 5 or 6 of them are above the true threshold."""
+    others = np.arange(200.0)  # the highest are 199, 198, …
+    members = np.array([195.5] * 10 + [198.5] * 20 + [250.0] * 30 + [0.0] * 40)
+    chances = binom.cdf(np.arange(201), 200, 0.01)
+    fewest, most = (int(np.argmax(chances >= share)) for share in (0.0125, 0.9875))
+    assert (fewest, most) == (0, 6)
+    low, high = tpr_interval(members, others, 0.01)
+    assert low == 0  # perhaps none of the others is above the threshold: it may be as high as one likes
+    assert high == pytest.approx(beta.ppf(0.9875, 61, 40))  # six above: 195.5 is above 193
+    # At 5 % some others are above in any case, so that the strict threshold is one of their scores.
+    fewest, most = (int(np.argmax(binom.cdf(np.arange(201), 200, 0.05) >= share)) for share in (0.0125, 0.9875))
+    strict, loose = np.sort(others)[::-1][[fewest - 1, most]]
+    low, high = tpr_interval(members, others, 0.05)
+    assert low == pytest.approx(beta.ppf(0.0125, (members > strict).sum(), (members <= strict).sum() + 1))
+    assert high == pytest.approx(beta.ppf(0.9875, (members > loose).sum() + 1, (members <= loose).sum()))
 
 
 def test_the_interval_of_a_share_is_clopper_and_pearsons():
