@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from PIL import BmpImagePlugin, Image, JpegImagePlugin, PngImagePlugin, WebPImagePlugin
+from PIL import BmpImagePlugin, Image, ImageFile, JpegImagePlugin, PngImagePlugin, WebPImagePlugin
 
 from raysim.data.dataset import MAX_SIDE, Source, wrong
 from raysim.data.memory import check_images_fit
@@ -139,16 +139,25 @@ def _decode_chunk(chunk: list[tuple[str, bytes | Path]], image_size: int | None)
 
 
 def _open(name: str, encoded: bytes | Path) -> Image.Image:
-    """Return the image with its pixels."""
+    """Return the image with its pixels; one of 16 bits that are not those of 8 is refused, not rounded."""
     image = _header(name, encoded)
+    deep = any(";16" in str(tile.args) for tile in image.tile)  # of colours, Pillow reads the upper 8 alone
     try:
         image.load()
     except Exception as error:  # decoders raise any kind of exception for a broken file
         raise wrong(f"{name}: broken {image.format} image ({error}); replace or remove it") from error
+    if deep and not (image.mode.startswith("I;16") and _is_of_8_bits(np.asarray(image))):
+        raise wrong(f"{name}: it has 16 bits a channel, and images are kept in 8; convert it where that loses nothing")
     return image
 
 
-def _header(name: str, encoded: bytes | Path) -> Image.Image:
+def _is_of_8_bits(pixels: np.ndarray) -> bool:
+    """Return whether pixels of 16 bits are those of 8: shifted up, or twice the same byte."""
+    low, high = pixels & 255, pixels >> 8
+    return not low.any() or bool((low == high).all())
+
+
+def _header(name: str, encoded: bytes | Path) -> ImageFile.ImageFile:
     """Return the image before any pixel is decoded, or raise an InputError if it is none or larger than allowed."""
     if isinstance(encoded, Path):
         encoded = _read(encoded)
@@ -180,7 +189,7 @@ def _read(path: Path) -> bytes:
 
 
 def _plain(image: Image.Image) -> Image.Image:
-    """Convert grey images to mode L, whatever their depth, and all others to RGB; transparency is dropped."""
+    """Convert grey images to mode L, and all others to RGB; transparency is dropped."""
     if image.mode.startswith("I;16"):
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     mode = "L" if image.mode in ("1", "L", "LA") else "RGB"

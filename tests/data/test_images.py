@@ -1,6 +1,8 @@
 """Images from outside: what is decoded, and what is refused, where and why."""
 
 import io
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -49,15 +51,38 @@ def test_a_file_too_long_is_not_even_read(tmp_path, monkeypatch):
         images.reader([tmp_path / "long.png"])(np.array([0]), None)
 
 
-@pytest.mark.parametrize(("mode", "channels"), [("1", 1), ("L", 1), ("LA", 1), ("I;16", 1), ("P", 3), ("RGBA", 3)])
+@pytest.mark.parametrize(("mode", "channels"), [("1", 1), ("L", 1), ("LA", 1), ("P", 3), ("RGBA", 3)])
 def test_other_modes_become_grey_or_rgb(mode, channels):
-    image = Image.new(mode, (8, 8), 40_000) if mode == "I;16" else Image.new("RGB", (8, 8), (255, 0, 0)).convert(mode)
     file = io.BytesIO()
-    image.save(file, "PNG")
-    decoded = decode([file.getvalue()])
-    assert decoded.shape == (1, channels, 8, 8)
-    if mode == "I;16":
-        assert (decoded == 40_000 >> 8).all()
+    Image.new("RGB", (8, 8), (255, 0, 0)).convert(mode).save(file, "PNG")
+    assert decode([file.getvalue()]).shape == (1, channels, 8, 8)
+
+
+def png_of_16_bits(kind: int, channels: int, value: int, last: int | None = None) -> bytes:
+    """A PNG of 8x8 pixels that have this value in every channel, but for the last one."""
+    values = np.full((8, 8 * channels), value, ">u2")
+    values[-1, -1] = value if last is None else last
+    header = struct.pack(">IIBBBBB", 8, 8, 16, kind, 0, 0, 0)
+    rows = b"".join(b"\0" + row.tobytes() for row in values)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body)) for name, body in chunks
+    )
+
+
+@pytest.mark.parametrize("value", [0x9C9C, 0x9C00])
+def test_grey_of_16_bits_that_are_those_of_8_is_read(value):
+    assert (decode([png_of_16_bits(0, 1, value)]) == 0x9C).all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "channels", "value", "last"),
+    [(0, 1, 40_000, None), (0, 1, 0x9C9C, 0x9C9D), (2, 3, 300, None), (4, 2, 300, None), (6, 4, 300, None)],
+    ids=["grey", "one pixel", "rgb", "grey and alpha", "rgb and alpha"],
+)
+def test_other_images_of_16_bits_are_refused_and_not_cut(kind, channels, value, last):
+    with one_line_error("f.parquet: row 0", "it has 16 bits a channel, and images are kept in 8"):
+        decode([png_of_16_bits(kind, channels, value, last)])
 
 
 @pytest.mark.parametrize(("width", "height"), [(20_000, 20_000), (4097, 10), (10, 65_000)])

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import Dataset, TensorDataset
 
 import raysim
@@ -154,6 +155,14 @@ class Uneven(Broken):
         return torch.zeros(3, 8 + i // 5, 8), i % 2
 
 
+class Alike(Broken):
+    def __init__(self, image):
+        self.image = image
+
+    def __getitem__(self, i):
+        return self.image, i % 2
+
+
 class Mixed(Broken):
     def __getitem__(self, i):
         return torch.zeros(3, 8, 8, dtype=torch.float32 if i == 4 else torch.uint8), i % 2
@@ -178,6 +187,23 @@ def test_pictures_are_read_like_arrays():
     x, y, *_ = arrays()
     pairs = [(Image.fromarray(image.transpose(1, 2, 0)), int(label)) for image, label in zip(x, y, strict=True)]
     assert np.array_equal(loaded((pairs, pairs)).train.x, x)
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        (torch.full((3, 8, 8), 0.001), "image 0 has 0.001, which is between two of the 256 levels"),
+        (Image.new("F", (8, 8), 0.3), "image 0 has 0.3, which is between two of the 256 levels"),
+        (Image.new("F", (8, 8), 200.5), "values from 200.5 to 200.5"),
+        (Image.new("I", (8, 8), 40_000), "values from 40000 to 40000"),
+        (Image.new("I;16", (8, 8), 40_000), "values from 40000 to 40000"),
+        (np.full((8, 8), 256, np.uint16), "values from 256 to 256"),
+    ],
+)
+def test_pictures_deeper_than_8_bits_are_refused_and_not_rounded(image, message):
+    with pytest.raises(InputError, match=r"^[^\n]*$") as raised:
+        loaded(Alike(image))
+    assert message in str(raised.value)
 
 
 @pytest.mark.parametrize(
