@@ -230,8 +230,9 @@ class ClientWork:
             raise of_hook(HookError(f"it returned {done.weight:.6g}, {error}"), giver, "weight") from error
         except NotSummable as error:
             odd = [name for name, value in done.terms.items() if not math.isfinite(value)]
-            losses = ["its cross-entropy" if name == "ce" else f"`loss` of {name}" for name in odd]
-            why = f" ({', '.join(losses)} is not finite)" if losses else ""
+            hook = "fused_loss" if self.stack is not None else "loss"
+            losses = ["its cross-entropy" if name == "ce" else f"`{hook}` of {name}" for name in odd]
+            why = f" (not finite: {', '.join(losses)})" if losses else ""
             raise NotSummable(f"its update {error}{why}") from error
         answer = self._answer(done, {key: term}, model.bytes_sent(self.config.parts, broadcast.t))
         if self.config.feature_kl and (moments := self._class_moments()):

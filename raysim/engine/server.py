@@ -191,7 +191,7 @@ class Server:
     def privacy(self, t: int) -> tuple[list[Figure], dict[str, tuple[np.ndarray, np.ndarray]]]:
         """What is certified, and the vectors that parts gave to all clients, with their classes, to be attacked."""
         self.t = t
-        figures = [Figure("model.epsilon", None, note="no certificate: trained without clipping and noise")]
+        figures = self._model_certificate()
         means = {}
         for part in self.config.parts:
             if part.overrides("reply") or part.overrides("end"):  # it shares something
@@ -253,6 +253,17 @@ class Server:
                 raise HookError(f"it changed `server.weights`{READ_ONLY}{also}")
             self.metrics = usable_metrics(self.metrics)
         return found
+
+    def _model_certificate(self) -> list[Figure]:
+        """What the part that certifies the model says of it; where there is none, what is known without asking."""
+        certifying = next((part for part in self.config.parts if part.overrides("model_certificate")), None)
+        if certifying is not None:
+            found = self._ask(certifying, "model_certificate")
+            return [replace(figure, name=f"model.{figure.name}") for figure in found]
+        silent = ", ".join(part.name for part in self.config.parts)
+        also = f", and nothing is certified by {silent}" if silent else ""
+        note = f"no certificate: averaging neither clips nor adds noise{also}"
+        return [Figure("model.epsilon", None, note=note)]
 
     def _mean(self, total: np.ndarray, trained: Trained) -> np.ndarray:
         """The mean of a model, unless its clients' weights cannot be right."""

@@ -145,7 +145,7 @@ def part_classes(method: str) -> dict[str, type[Part]]:
         in_common = {*one.__mro__} & {*other.__mro__} - {*Part.__mro__}
         if any(cls.__module__.rpartition(".")[0] == __name__ for cls in in_common):
             raise InputError(f"--method {method}: {a} and {b} are kinds of one method; use one of them")
-    for hook in ("route", "predict", "aggregate", "weight"):
+    for hook in ("route", "predict", "aggregate", "weight", "model_certificate"):
         deciding = [n for n, cls in classes.items() if getattr(cls, hook) is not getattr(Part, hook)]
         if len(deciding) > 1:
             raise InputError(f"--method {method}: {' and '.join(deciding)} both decide '{hook}'; use one of them")

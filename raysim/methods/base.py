@@ -133,6 +133,10 @@ class Part:
         """The certified ε of the clients' uploads for this part (privacy/accounting.py), or why there is none."""
         return [Figure("epsilon", None, note="no certificate: nothing bounds what one sample changes")]
 
+    def model_certificate(self, server: Server) -> list[Figure]:
+        """The certified ε of the model itself, from a part that clips clients' updates and adds noise; one part may."""
+        return [Figure("epsilon", None, note="no certificate")]
+
     # -- client ------------------------------------------------------------------------------------------------
 
     def group_size(self, config: RunConfig) -> int:

@@ -241,7 +241,9 @@ def add_gradients(client: Client, inputs: Inputs, optimizer: Optimizer, one: tor
                 terms |= {part.name: term} if part.reported else {}
     optimizer.zero_grad()
     loss.backward(one)
-    return {name: term.detach() for name, term in (terms | add_pulls(client)).items()}
+    for name, value in add_pulls(client).items():  # of a part that also has a loss both count
+        terms[name] = terms[name] + value if name in terms else value
+    return {name: term.detach() for name, term in terms.items()}
 
 
 def ce_weight(client: Client) -> float:

@@ -241,7 +241,8 @@ def train(
                     losses = losses + term
                     terms |= {part.name: term} if part.reported else {}
         stack.backward(losses)
-        terms |= stack.add_pulls(active)
+        for name, value in stack.add_pulls(active).items():  # of a part that also has a loss both count
+            terms[name] = terms[name] + value if name in terms else value
         optimizer.step()
         for name, term in terms.items():
             reported.setdefault(name, []).append(term.detach())

@@ -214,7 +214,6 @@ def test_numbers_of_any_library_are_numbers_of_python(kind):
 
 def test_a_loss_term_that_is_not_finite_is_null(monkeypatch):
     """It has no gradient, so the model is sound."""
-    monkeypatch.setattr(Rogue, "pull", Part.pull)
     monkeypatch.setattr(Rogue, "loss", lambda part, client, step: step.ce.detach() * math.nan)
     (found,) = run("", "", rounds=1).history
     assert found.terms["rogue"] is None

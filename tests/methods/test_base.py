@@ -11,8 +11,7 @@ def test_each_rows_and_metadata_are_one_namespace():
     assert upload.client_by_client().keys() == {"a", "b", "c"}
     for first, second in (("each", "rows"), ("each", "metadata"), ("rows", "metadata")):
         twice = Upload(**{first: {"labels": torch.zeros(2)}, second: {"labels": torch.ones(2)}})
-        with pytest.raises(ValueError, match=f"upload has 'labels' in {second} and in another"):
-            twice.client_by_client()
+        assert "in another of each, rows and metadata" in twice.twice()
 
 
 def test_a_method_that_uploads_a_name_twice_is_told_which(monkeypatch):

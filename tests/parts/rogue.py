@@ -17,7 +17,7 @@ from tests.parts.everything import Everything
 
 SERVER = (
     "setup", "exchange", "receive", "broadcast", "route", "aggregate", "update", "sample_features", "shared_means",
-    "certificate",
+    "certificate", "model_certificate",
 )  # fmt: skip
 CLIENT = ("reply", "begin", "batch", "extra", "ce_weight", "loss", "pull", "weight", "end")
 FUSED = ("begin_fused", "fused_loss")
@@ -138,6 +138,9 @@ class Rogue(Everything):
     def certificate(self, server):
         return self.go_wrong("certificate", [Figure("epsilon", 1.0)], server)
 
+    def model_certificate(self, server):
+        return self.go_wrong("model_certificate", [Figure("epsilon", 2.0)], server)
+
     # -- client --------------------------------------------------------------------------------------------------------
 
     def reply(self, clients):
@@ -196,7 +199,9 @@ class Rogue(Everything):
 def wrong(hook, kind, found):
     """Something of another type or shape than what was found, or with values that are not finite."""
     if kind == "type":
-        return {"idle": 3.0, "personal": "head.*", "certificate": {"epsilon": 1.0}}.get(hook, "rogue")
+        return {"idle": 3.0, "personal": "head.*", "certificate": {"epsilon": 1.0}, "model_certificate": None}.get(
+            hook, "rogue"
+        )
     if kind == "none":
         return None
     nan = kind == "nan"

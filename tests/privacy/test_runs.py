@@ -8,11 +8,13 @@ import pytest
 
 from raysim.cli import main
 from raysim.engine.in_process import InProcess
+from raysim.errors import InputError
+from raysim.methods.fedbn import FedBN
 from raysim.methods.fedprox import FedProx
 from raysim.methods.hfmds import HFMDS
 from raysim.privacy.accounting import gaussian_epsilon
 from raysim.privacy.figures import Figure
-from tests.simulate import SYNTHESIS, blobs, simulate
+from tests.simulate import SYNTHESIS, blobs, configure, simulate
 
 TINY = ["--train-size", "300", "--test-size", "200", "--clients", "4", "--rounds", "2", "--model", "small-cnn"]
 ATTACK = ["auc", "tpr_at_1%_fpr", "tpr_at_0.1%_fpr"]
@@ -118,3 +120,26 @@ def test_a_model_that_stays_at_the_clients_is_not_attacked_nor_used_to_attack_pr
     for figure in attacked.values():
         assert figure.value is None
         assert "fedbn keeps what it predicts with" in figure.note
+
+
+class TestTheModelsCertificate:
+    """Where no part certifies the model, nothing is said about methods that nobody looked at."""
+
+    def of(self, method: str) -> Figure:
+        (found,) = [
+            each for each in simulate(method=method, rounds=1, privacy=5).privacy if each.name == "model.epsilon"
+        ]
+        return found
+
+    def test_without_one_the_note_says_who_was_asked(self):
+        assert self.of("fedavg").note == "no certificate: averaging neither clips nor adds noise"
+        own = self.of("fedprox+tests.parts.everything").note
+        assert own == f"{self.of('fedavg').note}, and nothing is certified by fedprox, everything"
+
+    def test_a_part_may_give_one(self, monkeypatch):
+        figures = [Figure("epsilon", 2.0, note="δ 1e-05, clipped to 1"), Figure("paper_epsilon", 1.5)]
+        monkeypatch.setattr(FedProx, "model_certificate", lambda part, server: figures)
+        assert self.of("fedprox") == Figure("model.epsilon", 2.0, note="δ 1e-05, clipped to 1")
+        monkeypatch.setattr(FedBN, "model_certificate", lambda part, server: figures)
+        with pytest.raises(InputError, match="fedprox and fedbn both decide 'model_certificate'"):
+            configure(method="fedprox+fedbn", evaluation="clients")

@@ -22,7 +22,8 @@ def fault(hook: str, found: Any, arguments: tuple[Any, ...]) -> str | None:
     fits, wanted = RESULTS[hook]
     try:
         if fits(found, *arguments):
-            return None
+            uploads = found if hook == "reply" else [found] if hook == "end" and found else []
+            return next((f"its {twice}" for upload in uploads if (twice := upload.twice())), None)
     except (TypeError, ValueError, AttributeError, OverflowError):  # it cannot even be looked at as it should
         pass
     return f"it returned {shown(found)}, where {wanted} belongs"
@@ -167,8 +168,12 @@ RESULTS: dict[str, tuple[Callable[..., bool], str]] = {
     "aggregate": (lambda found, *_: is_array(found), "an array"),
     "sample_features": (_labelled, FEATURES),
     "shared_means": (_labelled, FEATURES),
-    "certificate": (
-        lambda found, *_: isinstance(found, list) and all(isinstance(one, Figure) for one in found), "a list of Figure"
+    **dict.fromkeys(
+        ("certificate", "model_certificate"),
+        (
+            lambda found, *_: isinstance(found, list) and all(isinstance(one, Figure) for one in found),
+            "a list of Figure",
+        ),
     ),
     "reply": (
         lambda found, clients: isinstance(found, list | tuple) and len(found) == len(clients)

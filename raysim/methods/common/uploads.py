@@ -30,20 +30,31 @@ class Upload:
     metadata: dict[str, Any] = field(default_factory=dict)
 
     def client_by_client(self) -> dict[str, Any]:
-        """`each`, `rows` and `metadata` as one dict; a ValueError if two of them have an entry of the same name."""
-        merged: dict[str, Any] = {}
-        for kind in ("each", "rows", "metadata"):
-            entries = getattr(self, kind)
-            if duplicates := sorted(merged.keys() & entries.keys()):
-                raise ValueError(f"upload has '{duplicates[0]}' in {kind} and in another of each, rows and metadata")
-            merged |= entries
-        return merged
+        """Return `each`, `rows` and `metadata` as one dict."""
+        return self.each | self.rows | self.metadata
+
+    def twice(self) -> str | None:
+        """Return what is wrong where two of `each`, `rows` and `metadata` have an entry of the same name."""
+        names = [(name, kind) for kind in ("each", "rows", "metadata") for name in getattr(self, kind)]
+        known: set[str] = set()
+        for name, kind in names:
+            if name in known:
+                return f"upload has {name!r} in {kind} and in another of each, rows and metadata"
+            known.add(name)
+        return None
 
     def shapes(self, name: str) -> dict[str, tuple[int | None, ...]]:
         """The shapes that the uploads of all clients for the part `name` must have in common."""
         found = {f"{name} {key} (summed)": tuple(value.shape) for key, value in self.sum.items()}
-        found |= {f"{name} {key}": np.shape(value) for key, value in self.each.items()}
+        found |= {f"{name} {key}": _shape(value) for key, value in self.each.items()}
         return found | {f"{name} {key}": (None, *value.shape[1:]) for key, value in self.rows.items()}
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    try:
+        return np.shape(value)
+    except ValueError:  # lists in lists, of unequal lengths
+        return ()
 
 
 @dataclass
