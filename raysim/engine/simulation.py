@@ -290,7 +290,7 @@ class Simulation:
         typical.states = {client: self.states[client]} if client in self.states else {}  # as it is before this pass
         answers = self.carry_out(work, metrics)
         self.calls["training"] = answers.calls
-        self.weights = self.send(Server.aggregate, answers, t, self.who_trained(broadcast, answers.reports))
+        self.weights = self.send(Server.aggregate, answers, t, self.who_trained(cohort, broadcast, answers.reports))
         updating = [part for part in self.config.parts if part.overrides("update")]
         if updating or self.config.feature_kl:
             updated = self.runner.call_server(Server.update, t)
@@ -300,14 +300,14 @@ class Simulation:
         metrics.count_training(answers.reports)
         return typical
 
-    def who_trained(self, broadcast: Broadcast, reports: Reports) -> dict[int, Trained]:
+    def who_trained(self, cohort: list[int], broadcast: Broadcast, reports: Reports) -> dict[int, Trained]:
         """Who trained each model, with the share of the weight that this is by the sizes of their data."""
         clients: dict[int, list[int]] = {}
         for client in reports.not_skipped():
             clients.setdefault(broadcast.route.get(client, 0), []).append(client)
         if any(part.overrides("weight") for part in self.config.parts):
             return {model: Trained(len(these), None) for model, these in clients.items()}
-        whole, labelled = self.weight_of(reports.clients), self.config.labelled
+        whole, labelled = self.weight_of(cohort), self.config.labelled  # who was left out is not in the reports
         return {model: Trained(len(these), self.weight_of(these, labelled) / whole) for model, these in clients.items()}
 
     def weight_of(self, clients: list[int], labelled: int | None = None) -> float:

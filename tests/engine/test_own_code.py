@@ -168,7 +168,9 @@ def test_a_sum_with_another_share_than_was_planned_is_found_out(settings, monkey
 
 # -- metrics -----------------------------------------------------------------------------------------------------------
 
-REPORTING = [hook for hook in SERVER if hook not in ("sample_features", "shared_means", "certificate")]
+REPORTING = [
+    hook for hook in SERVER if hook not in ("sample_features", "shared_means", "certificate", "model_certificate")
+]
 
 
 @pytest.mark.parametrize("kind", METRICS)

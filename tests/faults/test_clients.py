@@ -9,6 +9,7 @@ from raysim.methods.hfmds import HFMDS
 from tests.simulate import blobs, comparable, simulate, simulate_on_ray, told_to
 
 DOOMED = {"method": "tests.parts.doomed", "active": 10}
+WEIGHTLESS = {"method": "tests.parts.weightless", "active": 10}
 ALL = {"active": 10}
 
 
@@ -60,7 +61,7 @@ def test_a_client_left_out_counts_nothing_and_is_named(how, fuse):
     assert [line.get("skipped", 0) for line in result.history] == [0, len(together), 0]
     assert [line["retries"] for line in result.history] == [0, 0 if (how, fuse) == ("nan", 4) else 1, 0]
     if together == [3]:
-        weightless = simulate(**DOOMED, **{"doomed.how": "weightless"}, fuse=fuse)
+        weightless = simulate(**WEIGHTLESS, fuse=fuse)
         assert result.model_sha256 == weightless.model_sha256
 
 
@@ -79,7 +80,7 @@ class TestAWrongShape:
         assert all("client 3 failed in round 2" in text and "doomed thing" in text for text in told)
         assert [line.get("skipped", 0) for line in result.history] == [0, 1, 0]
         assert [(line["failures"], line["retries"]) for line in result.history] == [(0, 0), (2, 1), (0, 0)]
-        weightless = simulate(**DOOMED, **{"doomed.how": "weightless"}, fuse=fuse)
+        weightless = simulate(**WEIGHTLESS, fuse=fuse)
         assert result.model_sha256 == weightless.model_sha256
 
     def test_it_stops_the_run(self, how):

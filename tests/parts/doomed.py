@@ -22,8 +22,8 @@ SHAPES = {"sum": ((4, 3), (3,)), "each": ((5,), (6,)), "rows": ((7, 2), (7, 3))}
 class Doomed(Part):
     """Goes wrong once per file in `fuses`, removing one each time; without a folder always, but then it never dies."""
 
-    how: Literal["dies", "raises", "memory", "device", "hangs", "stops", "nan", "weightless", "sum", "each", "rows"] = (
-        setting("dies", "what happens")
+    how: Literal["dies", "raises", "memory", "device", "hangs", "stops", "nan", "sum", "each", "rows"] = setting(
+        "dies", "what happens"
     )
     fuses: str = setting("", "folder of fuses")
     client: int = setting(3, "the one it happens to")
@@ -31,7 +31,7 @@ class Doomed(Part):
     server: bool = setting(False, "the server dies instead")
 
     def begin(self, client):
-        if self.server or self.how in ("nan", "weightless", *SHAPES) or not self._now(client):
+        if self.server or self.how in ("nan", *SHAPES) or not self._now(client):
             return
         if self.how == "raises":
             raise ValueError("this client is doomed")
@@ -43,9 +43,6 @@ class Doomed(Part):
             pass
         if self.fuses:
             os.kill(os.getpid(), signal.SIGSTOP if self.how == "stops" else signal.SIGKILL)
-
-    def weight(self, client):
-        return 0.0 if self.how == "weightless" and self._now(client) else None
 
     def update(self, server, uploads):
         if self.server and server.t == self.round and self._burn():
