@@ -6,17 +6,20 @@ import ast
 import functools
 import hashlib
 import importlib
+import importlib.util
 import inspect
 import sys
 import sysconfig
-import textwrap
 import traceback
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from raysim.errors import InputError
 from raysim.settings import Given, flag
+
+PLAIN = (bool, int, float, str, bytes, tuple, frozenset, type(None))  # their texts tell them apart
 
 
 def is_own(name: str) -> bool:
@@ -73,85 +76,110 @@ def source_of(name: str, key: str) -> str:
 
 
 def source_digest(definition: Any) -> str:
-    """SHA-256 of the source of a class or function and of all of the user's own that it uses, whatever its comments.
+    """Return a SHA-256 of a class, a function or an object of one: its name, its arguments, and the source behind it.
 
-    Installed packages, and Python's own modules, count by their names. Of an object its class counts, and its text.
+    The source is that of its module and of all that this imports, but for installed packages, without comments and
+    layout. What was defined in a notebook, a script or at a prompt counts by itself, with what it uses.
     """
-    texts: dict[str, str] = {}
-    if not isinstance(definition, type | types.FunctionType | types.MethodType | functools.partial):
-        texts["object"], definition = repr(definition), type(definition)
-    _collect(definition, texts, "")
-    return hashlib.sha256(repr(sorted(texts.items())).encode()).hexdigest()
+    found: dict[str, str] = {}
+    while isinstance(definition, functools.partial):
+        found[f"arguments {len(found)}"] = repr((definition.args, sorted(definition.keywords.items())))
+        definition = definition.func
+    if not isinstance(definition, type | types.FunctionType | types.MethodType):
+        found["object"], definition = repr(definition), type(definition)
+    definition = inspect.unwrap(getattr(definition, "__func__", definition))
+    # The classes that it derives from, in order: a class may be made without a line of source.
+    for each in definition.__mro__ if isinstance(definition, type) else [definition]:
+        found[f"definition {len(found)}"] = name_of(each)
+        _add(each, found, "")
+    if isinstance(definition, types.FunctionType):  # its source is the same whatever it was made around
+        for name, value in _enclosed(definition).items():
+            _add(value, found, f"enclosed {name}")
+    return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()
 
 
-def _collect(value: Any, texts: dict[str, str], at: str) -> None:
-    """Add the source of a definition to the texts, by its name, and of what it uses; of any other value, its text."""
-    if isinstance(value, functools.partial):
-        texts[at] = repr((name_of(value), value.args, sorted(value.keywords.items())))
-        value = value.func
-    value = inspect.unwrap(value) if callable(value) else value
-    if isinstance(value, types.MethodType):
-        value = value.__func__
-    if not isinstance(value, type | types.FunctionType):
-        if isinstance(value, bool | int | float | str | bytes | tuple | frozenset | None):
-            texts[at] = repr(value)
-        elif not isinstance(value, types.ModuleType):
-            texts[at] = type(value).__qualname__
+def _add(value: Any, found: dict[str, str], at: str) -> None:
+    """Add the source of a definition or a module; of any other value its text, where it is a plain one."""
+    if isinstance(value, types.ModuleType):
+        _add_module(value.__name__, found)
+    elif not isinstance(value, type | types.FunctionType):
+        found[at] = repr(value) if isinstance(value, PLAIN) else type(value).__qualname__
+    elif value.__module__ != "__main__" and value.__module__ in sys.modules:
+        _add_module(value.__module__, found)
+    elif (name := name_of(value)) not in found:
+        found[name] = ""
+        for key, member in vars(value).items() if isinstance(value, type) else [("", value)]:
+            member = inspect.unwrap(getattr(member, "__func__", getattr(member, "fget", member)))
+            if isinstance(member, types.FunctionType):
+                names, found[f"{name}.{key}"] = _compiled(member.__code__)
+                used = {each: member.__globals__[each] for each in names if each in member.__globals__}
+                for each, inner in sorted((used | _enclosed(member)).items()):
+                    _add(inner, found, f"{name}.{key} uses {each}")
+            elif not key.startswith("__"):
+                _add(member, found, f"{name}.{key}")
+
+
+def _add_module(name: str, found: dict[str, str]) -> None:
+    """Add the syntax tree of a module and of its packages and imports, but for installed ones."""
+    package = name.rpartition(".")[0]
+    if package:
+        _add_module(package, found)
+    if name in found or (package and package not in found):  # of an installed package nothing is imported here
         return
-    name = name_of(value)
-    if name in texts:
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):  # it is the name of something in a module
         return
-    if _is_installed(value):
-        texts[name] = ""
-    elif isinstance(value, type):
-        texts[name] = repr([name_of(base) for base in value.__bases__])
-        for key, member in sorted(vars(value).items()):
-            member = getattr(member, "__func__", getattr(member, "fget", member))
-            if not key.startswith("__") or isinstance(member, types.FunctionType):
-                _collect(member, texts, f"{name}.{key}")
-        for base in value.__bases__:
-            _collect(base, texts, "")
-    else:
-        texts[name] = _source(value)
-        for key, used in sorted(_used(value).items()):
-            _collect(used, texts, f"{name} uses {key}")
+    locations = [*(spec.submodule_search_locations or ())] if spec else []
+    path = Path((spec and spec.origin) or next(iter(locations), ""))  # a package may have no file
+    if not spec or _is_installed_file(str(path)) or not path.exists():
+        return
+    found[name] = ""
+    if path.is_file():
+        content = path.read_bytes()
+        try:
+            tree = ast.parse(content)
+        except (SyntaxError, ValueError):  # compiled, or not imported yet
+            found[name] = hashlib.sha256(content).hexdigest()
+            return
+        found[name] = ast.unparse(tree)
+        for imported in _imports(tree, name if locations else package):
+            _add_module(imported, found)
 
 
-def _used(function: types.FunctionType) -> dict[str, Any]:
-    """What a function uses of its module and of the functions around it, and its defaults, by name."""
-    codes, names = [function.__code__], set[str]()
-    while codes:
-        code = codes.pop()
-        names |= {*code.co_names}
-        codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    found = {name: function.__globals__[name] for name in names if name in function.__globals__}
+def _imports(tree: ast.AST, package: str) -> Iterator[str]:
+    """Yield what may be the names of modules in the import statements of a module of this package."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield from (base, *(f"{base}.{alias.name}" for alias in node.names))
+
+
+def _enclosed(function: types.FunctionType) -> dict[str, Any]:
+    """Return what a function has of the functions around it, and its defaults, by name."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    found |= {name: cell.cell_contents for name, cell in cells if name != "__class__"}
+    found = {name: cell.cell_contents for name, cell in cells if name != "__class__"}
     return found | {f"default {i}": value for i, value in enumerate(function.__defaults__ or ())}
 
 
-def _source(function: types.FunctionType) -> str:
-    """A function's source without its comments and layout; where there is no source, its compiled code."""
-    try:
-        return ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(function))))
-    except (OSError, SyntaxError, TypeError):  # typed at a prompt, or a lambda in the midst of something
-        return function.__code__.co_code.hex() + repr(_constants(function.__code__))
-
-
-def _constants(code: types.CodeType) -> list[Any]:
-    """The constants and names of compiled code, those of what it defines included."""
-    return [code.co_names, *(_constants(c) if isinstance(c, types.CodeType) else c for c in code.co_consts)]
-
-
-def _is_installed(definition: Any) -> bool:
-    module = sys.modules.get(definition.__module__ or "")
-    if module is None or definition.__module__ == "__main__":
-        return False
-    file = getattr(module, "__file__", None)
-    return file is None or _is_installed_file(file)  # without a file it is built in
+def _compiled(code: types.CodeType) -> tuple[set[str], str]:
+    """Return the names that compiled code uses, and the code as text, those of what it defines included."""
+    names, texts = {*code.co_names}, [code.co_code.hex(), repr(code.co_names)]
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            more, text = _compiled(constant)
+            names |= more
+        else:  # a set has another order in each process
+            text = repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant)
+        texts.append(text)
+    return names, " ".join(texts)
 
 
 def _is_installed_file(path: str) -> bool:
     """Whether the file belongs to Python, to an installed package or to raysim."""
-    places = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    return any(Path(path).is_relative_to(place) for place in [*places, str(Path(__file__).parent)])
+    places = [*(sysconfig.get_path(name) for name in ("stdlib", "platstdlib")), str(Path(__file__).parent)]
+    installed = {"site-packages", "dist-packages"} & {*Path(path).parts}
+    return bool(installed) or any(Path(path).is_relative_to(place) for place in places)

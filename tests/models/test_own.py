@@ -1,7 +1,10 @@
 """Models of the user's own: adapted, checked, told apart by their source, trained like any other."""
 
 import functools
+import importlib
+import os
 import pickle
+import subprocess
 import sys
 from importlib.util import find_spec
 
@@ -20,6 +23,7 @@ from raysim.models import own
 from raysim.models.flat import FlatModel
 from raysim.settings import Given
 from raysim.storage.formats import read_summary
+from tests.faults.harness import ROOT
 from tests.simulate import blobs, comparable, simulate, simulate_on_ray
 
 SHAPE, CLASSES = (3, 16, 16), 5
@@ -255,18 +259,87 @@ def digest_of(source: str) -> str:
     return source_digest(space["net"])
 
 
-def test_what_a_definition_uses_counts_and_comments_do_not(tmp_path, monkeypatch):
+LAB = {
+    "__init__.py": "",
+    "nets.py": "from . import parts\nfrom .sizes import WIDTH\n\ndef net(shape, classes):\n    return parts.part()\n",
+    "parts.py": "def part():\n    import lab.late\n    return lab.late.DEPTH\n",
+    "sizes.py": "WIDTH = 3\n",
+    "late.py": "try:\n    import missing.part, lab.broken\nexcept Exception:\n    DEPTH = 3\n",
+    "broken.py": "def\n",
+    "other.py": "WIDTH = 3\n",
+}
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+    """A function that writes a package with a change, and returns the digest of its net."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    source = "WIDTH = 3\n\ndef part():\n    return WIDTH\n\ndef net(shape, classes):\n    return part()\n"
-    digests = []
-    for i, text in enumerate(
-        (source, source.replace("    return part()", "    # why\n    return part( )"), source.replace("= 3", "= 4"))
-    ):
-        (tmp_path / f"own{i}.py").write_text(text)
-        module = __import__(f"own{i}")
-        module.net.__module__ = module.part.__module__ = "own"
-        digests.append(source_digest(module.net))
-    assert digests[0] == digests[1] != digests[2]
+
+    def digest(file="other.py", old="", new=""):
+        (tmp_path / "lab").mkdir(exist_ok=True)
+        for name, content in LAB.items():
+            (tmp_path / "lab" / name).write_text(content.replace(old, new) if name == file else content)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "lab"]:
+            monkeypatch.delitem(sys.modules, name)
+        importlib.invalidate_caches()
+        return source_digest(importlib.import_module("lab.nets").net)
+
+    return digest
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("nets.py", "shape, classes", "shape, count"), ("parts.py", "DEPTH", "DEPTH + 1"), ("sizes.py", "3", "4"),
+        ("late.py", "3", "4"), ("__init__.py", "", "import torch\n"),
+    ],
+)  # fmt: skip
+def test_an_edited_helper_counts(lab, file, old, new):
+    assert lab() == lab() != lab(file, old, new)
+
+
+def test_comments_layout_and_modules_that_are_not_imported_do_not_count(lab):
+    whole = lab()
+    assert lab("parts.py", "    return", "    # why\n    return") == whole
+    assert lab("parts.py", "part():", "part( ) :\n") == whole
+    assert lab("other.py", "3", "4") == whole
+
+
+def test_a_module_that_is_imported_late_counts_the_same_once_it_is_there(lab):
+    before = lab()
+    net = sys.modules["lab.nets"].net
+    assert net(SHAPE, CLASSES) == 3
+    assert "lab.late" in sys.modules
+    assert source_digest(net) == before
+
+
+def around(width):
+    def net(shape, classes):
+        return width
+
+    return net
+
+
+def test_what_a_function_was_made_around_counts():
+    assert source_digest(around(3)) == source_digest(around(3)) != source_digest(around(4))
+
+
+@pytest.mark.parametrize("change", [("WIDTH = 3", "WIDTH = 4"), ("return WIDTH", "return -WIDTH"), ("'a'", "'c'")])
+def test_what_a_definition_of_a_notebook_uses_counts(change):
+    source = (
+        "WIDTH = 3\n\ndef part():\n    return WIDTH\n\nclass net:\n    depth = 'a'\n    def __init__(self):\n"
+        "        part()\n"
+    )
+    assert digest_of(source) == digest_of(source.replace("    return", "    # why\n    return"))
+    assert digest_of(source) != digest_of(source.replace(*change))
+
+
+def test_a_set_in_a_notebook_is_the_same_in_every_process():
+    code = "from tests.models.test_own import digest_of\n"
+    code += 'print(digest_of(\'def net(s): return s in {"a", "b", "c", "d"}\'))'
+    environments = [os.environ | {"PYTHONHASHSEED": seed} for seed in "1234"]
+    said = {subprocess.check_output([sys.executable, "-c", code], env=each, cwd=ROOT) for each in environments}
+    assert len(said) == 1
 
 
 def test_without_a_source_the_compiled_code_counts():
