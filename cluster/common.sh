@@ -63,10 +63,11 @@ node_ports+=(runtime-env-agent-port metrics-export-port)
 head_ports=(port dashboard-port ray-client-server-port AUTOSCALER_METRIC_PORT DASHBOARD_METRIC_PORT)
 start_seconds=${RAYSIM_START_SECONDS:-50}
 holders="" # processes that hold ports for Ray until it is up
-lost=""    # what Ray said when somebody else was quicker to take a port, and the node was launched again
+lost=""    # what Ray said of its ports when the node was last launched again
 
 # What Ray's processes say when another has their port; some only go on without it, and then every job waits for ever.
-taken='Address already in use|No address added|ailed to bind to address|failed to bind after|already occupied'
+# The last is a raylet's that has waited 15 s for an agent to say which port it has, and ends: the machine was too busy.
+taken='Address already in use|No address added|ailed to bind to address|failed to bind after|already occupied|Timed out waiting for file'
 
 # Every process of a cluster has inherited RAYSIM_OWNER, whatever it calls itself; nobody else has it.
 running() { grep -lzxF "$1" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3 || true; } # VARIABLE=VALUE
@@ -103,7 +104,7 @@ launch_node() { # NUMBER OPTIONS OF ray start
     disown # bash would add a line of its own about a node that was killed
 }
 
-# Wait until a node is up, launched again where its ports are taken. Of a head that is to run jobs, until one went through.
+# Wait until a node is up, launched again where it did not get its ports. Of a head that is to run jobs, until one went through.
 bring_up() { # NUMBER [jobs]
     until wait_for_node "$1" && { [ -z "${2:-}" ] || wait_for_jobs; }; do
         end_nodes 3 "RAYSIM_NODE=$state/node$1" "$state/node$1.pid"
@@ -139,7 +140,7 @@ except OSError as error:
     done
 }
 
-# While a node starts: false if another process has one of its ports. If there is nothing to wait for, this is the end.
+# While a node starts: false if it did not get one of its ports. If there is nothing to wait for, this is the end.
 has_its_ports() { # NUMBER
     local logs="$state/ray$1/session_latest/logs" said
     # Not those of processes that show figures, and go on without them.
@@ -167,7 +168,7 @@ give_up() { # NUMBER WHAT LOG:LINE
         log=$next line=$(grep -siE "error|fail|fatal|exception" "$kept/$next" | tail -n 1 || true)
     done
     [ -n "$line" ] || log="node$1.log" line=$(tail -n 1 "$kept/node$1.log" 2>/dev/null || true)
-    die 1 "$2; $kept/$log: ${line:0:300}${lost:+; before that a port was taken: ${lost:0:200}}"
+    die 1 "$2; $kept/$log: ${line:0:300}${lost:+; of an earlier start: ${lost:0:200}}"
 }
 
 # End processes by a variable they have: `ray start` in order, and it ends the others; after a while all that is left.

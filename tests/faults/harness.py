@@ -193,7 +193,7 @@ class Lab:
             with suppress(psutil.Error):
                 names.append(f"still running: {process.pid} {process.name()}")
                 process.kill()
-        psutil.wait_procs(found, timeout=10)
+        psutil.wait_procs(found, timeout=GRACE)
         return names
 
     # -- runs --------------------------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ def stop(node: subprocess.Popen) -> None:
     """End a node as its owner would."""
     node.terminate()
     try:
-        node.wait(30)
+        node.wait(GRACE)
     except subprocess.TimeoutExpired:
         node.kill()
         node.wait()

@@ -65,7 +65,7 @@ def run(tmp_path):
 def end(process: subprocess.Popen, *others: psutil.Process) -> str:
     """What is said at the end of all."""
     _, errors = process.communicate(timeout=60)  # the process beside it holds stderr, too
-    _, alive = psutil.wait_procs(others, timeout=10)
+    _, alive = psutil.wait_procs(others, timeout=60)
     assert not alive
     return errors
 
