@@ -5,11 +5,13 @@ The part that goes wrong is tests/parts/rogue.py.
 
 import json
 import math
+import re
 import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from raysim.cli import main
 from raysim.engine.failures import RunFailure
@@ -18,7 +20,7 @@ from raysim.engine.simulation import Simulation
 from raysim.engine.written import usable_metrics
 from raysim.errors import InputError, RaysimError
 from raysim.methods import part_classes
-from raysim.methods.base import Part
+from raysim.methods.base import Part, Upload
 from raysim.methods.common.contract import HookError
 from raysim.observe.figures import figures
 from raysim.settings import flag
@@ -287,3 +289,23 @@ def test_a_path_that_is_too_long_is_one_line(words, tmp_path, capsys):
     assert main([*words, str(tmp_path / ("x" * 300))]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert "is too long" in line
+
+
+@pytest.mark.parametrize("field", ["sum", "each", "rows", "metadata"])
+@pytest.mark.parametrize("kind", ["sparse", "bfloat16", "set", "object"])
+def test_what_cannot_be_sent_is_refused_with_the_hook_that_uploads_it(field, kind, monkeypatch):
+    """Found by fuzzing: a sparse tensor ended in a traceback of the conversion. Sums are taken of bfloat16, too."""
+    made = {
+        "sparse": torch.eye(3).to_sparse(), "bfloat16": torch.ones(3, dtype=torch.bfloat16), "set": {1},
+        "object": object(),
+    }  # fmt: skip
+    monkeypatch.setattr(Rogue, "end", lambda part, client: Upload(**{field: {"odd": made[kind]}}))
+    monkeypatch.setattr(Rogue, "update", Part.update)
+    if (field, kind) == ("sum", "bfloat16"):
+        run("", "", rounds=1)
+        return
+    said = line_of("", "")
+    assert re.match(
+        r"client \d failed in round 1 \(tests.parts.rogue\): it returned an object of the class Upload, ", said
+    )
+    assert said.endswith("(`end` of rogue)")

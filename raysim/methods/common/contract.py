@@ -88,7 +88,9 @@ def sendable(value: Any) -> bool:
         return all(map(sendable, value))
     if isinstance(value, np.ndarray | np.generic):
         return value.dtype.kind in "biufcSU"
-    return value is None or is_tensor(value) or isinstance(value, str | bytes | numbers.Number)
+    if is_tensor(value):  # as an array of NumPy, which has neither
+        return str(value.layout) == "torch.strided" and str(value.dtype) != "torch.bfloat16"
+    return value is None or isinstance(value, str | bytes | numbers.Number)
 
 
 def is_upload(found: Any) -> bool:
@@ -98,9 +100,12 @@ def is_upload(found: Any) -> bool:
     fields = (found.sum, found.each, found.rows, found.metadata)
     return (
         all(isinstance(field, dict) and all(isinstance(name, str) for name in field) for field in fields)
-        and all(is_tensor(value) and not value.is_complex() for value in found.sum.values())
+        and all(
+            is_tensor(value) and not value.is_complex() and str(value.layout) == "torch.strided"
+            for value in found.sum.values()
+        )
         and all(is_array(value) and len(value.shape) for value in found.rows.values())
-        and all(map(sendable, fields))
+        and all(map(sendable, fields[1:]))
     )
 
 
