@@ -252,7 +252,7 @@ def measure(asked: argparse.Namespace, profile: cProfile.Profile | None = None) 
             calls.clear()
             if profile and t == asked.rounds + 2:
                 profile.enable()
-            metrics = simulation.round(t)
+            metrics, _ = simulation.round(t)
             json.dumps([metrics.to_line(), metrics.timeline])  # as it is recorded
             one.get(simulation.weights)
             if t > 2:  # the first learns what clients cost

@@ -54,12 +54,12 @@ def watch(run, turns: Turns, workload: Workload, data: str | None, folder: Path)
 
         def round(self, t):
             self.phases, started = {}, time.perf_counter()
-            metrics = super().round(t)
+            metrics, typical = super().round(t)
             # Wait for the average: otherwise it would be computed in the other side's turn.
             self.runner.get(self.weights)
             rest = time.perf_counter() - started - sum(self.phases.values())
             metrics.phases = self.phases | {"server and driver": rest}
-            return metrics
+            return metrics, typical
 
         def exchanges(self, part, *arguments):
             with self.phase(f"synthesis ({part.name})"):
