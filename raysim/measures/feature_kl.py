@@ -46,7 +46,7 @@ def class_moments(features: torch.Tensor, labels: torch.Tensor) -> dict[str, tor
 
 
 def mean_kl(clients: list[dict[str, Any]]) -> float | None:
-    """Return the mean KL divergence over classes and ordered pairs of clients, in nats; None for one client.
+    """Return the mean KL divergence over classes and ordered pairs of clients, in nats; None without a pair.
 
     The logarithms of KL(k‖k′) = ½ Σ (ln v′/v + (v + (m − m′)²)/v′ − 1) cancel over all pairs, and the sum over k needs
     only Σ v, Σ m and Σ m²: the cost is linear in the number of clients.

@@ -77,7 +77,7 @@ class SDAFL(ClientGans):
     def trained(
         self, server: "Server", weights: np.ndarray, table: "pa.Table", rows: np.ndarray, labels: Tensor
     ) -> np.ndarray:
-        """Return a global model's weights after steps on batches of synthetic images, one half as if real."""
+        """Return a global model's weights after steps on mixtures of the two halves of synthetic batches."""
         model, draw = server.model, server.stream(f"{self.name}/steps")
         model.load(torch.from_numpy(weights))
         module = model.module.train()
